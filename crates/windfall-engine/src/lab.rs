@@ -33,6 +33,7 @@ use crate::{
     store::Tree,
     sync::Arc,
     tablespace,
+    txn::EntryForm,
 };
 
 pub use crate::{
@@ -124,7 +125,7 @@ pub struct Engine(engine::Engine);
 /// The definition of a table, with an index over the first four bytes of the value or without one.
 fn definition(indexed: bool) -> TableDefinition {
     let key = KeySpec { parts: vec![KeyPart::Value { offset: 0, length: 4 }] };
-    let index = IndexDefinition { name: "k_1".into(), unique: false, key };
+    let index = IndexDefinition { name: "k_1".into(), unique: false, key, form: EntryForm::Terminated };
     TableDefinition { indexes: if indexed { vec![index] } else { Vec::new() }, ..TableDefinition::default() }
 }
 

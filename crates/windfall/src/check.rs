@@ -56,14 +56,16 @@ use crate::{
     error::{Owner, Result},
     ids::{PageId, PageNo, SpaceId},
     page::{Page, blank},
-    store::Tree,
     sync::Arc,
-    txn::trx::{
-        background_rollback,
-        quiesce::{self, Quiesced},
+    txn::{
+        EntryForm,
+        trx::{
+            background_rollback,
+            quiesce::{self, Quiesced},
+        },
     },
 };
-use pieces::Pieces;
+use pieces::{Pieces, TableTree};
 
 /// The number of pages that one piece of a live check examines while calls on the table wait.
 pub(crate) const CHECK_PAGES_PER_STEP: usize = 256;
@@ -132,7 +134,8 @@ pub(crate) fn check(engine: &Engine, piece: usize) -> Result<CheckReport> {
     Pieces::new(engine, piece).run(&mut report, |pieces, report| {
         let rest = Quiesced { is_purged: true, has_whole_rows: true };
         engine.system.with_writers_excluded(|tree| {
-            pieces.timed(|pieces| pieces.check_next(report, &[(Owner::Unknown, tree)], rest))
+            let whole = TableTree { owner: Owner::Unknown, tree, has_all_rows: true };
+            pieces.timed(|pieces| pieces.check_next(report, &[whole], rest))
         })
     });
     // One limit for all waits for rollbacks together.
@@ -166,14 +169,19 @@ fn block_table<'a>(
     name: &Arc<str>,
     pieces: &mut Pieces<'a>,
     named: &mut BTreeSet<SpaceId>,
-    piece: impl FnOnce(&mut Pieces<'a>, &[(Owner, &Tree)], Quiesced) -> bool,
+    piece: impl FnOnce(&mut Pieces<'a>, &[TableTree<'_>], Quiesced) -> bool,
 ) -> bool {
     let check = |table: &catalog::Table| {
         let schema = table.schema();
         named.extend(schema.record.spaces());
-        let of_index = |index: &IndexRecord| Owner::Index { table: name.clone(), index: index.name.clone() };
-        let owners = once(Owner::Table(name.clone())).chain(schema.record.indexes.iter().map(of_index));
-        let trees: Vec<_> = owners.zip(schema.trees().map(|tree| &**tree)).collect();
+        let of_index = |index: &IndexRecord| {
+            let owner = Owner::Index { table: name.clone(), index: index.name.clone() };
+            (owner, index.form == EntryForm::Terminated)
+        };
+        let of_table = once((Owner::Table(name.clone()), true));
+        let owners = of_table.chain(schema.record.indexes.iter().map(of_index));
+        let tree = |((owner, has_all_rows), tree)| TableTree { owner, tree, has_all_rows };
+        let trees: Vec<_> = owners.zip(schema.trees().map(|tree| &**tree)).map(tree).collect();
         // A check in one piece waits for purge, too.
         let catches_up = pieces.is_single_piece();
         let space = schema.clustered.space();

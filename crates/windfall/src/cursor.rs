@@ -27,7 +27,10 @@ use crate::{
     store::Tree,
     sync::{Arc, is_inside},
     tree,
-    txn::{ReadView, Snapshot, Transactions, Visibility, mvcc::value, row::secondary},
+    txn::{
+        EntryAndRow, EntryForm, EntryParts, FoundEntry, ReadView, Snapshot, Transactions, Visibility,
+        mvcc::value,
+    },
 };
 
 pub(crate) use locking::intention;
@@ -78,6 +81,8 @@ pub struct Cursor {
     view: Option<Arc<ReadView>>,
     /// Whether a seek keeps the view, too: the cursor belongs to a range.
     keeps_view: bool,
+    /// How the entries come apart, if the tree is that of an index.
+    form: Option<EntryForm>,
     /// Whether only index entries are wanted: their rows are not read, unless they are locked.
     covers: bool,
     /// Whether its range was locked as a whole.
@@ -92,6 +97,8 @@ pub struct Cursor {
     /// The value of the row, if it is not the value in the entry: it was read from overflow pages, from undo, or by the
     /// key that an index entry contains.
     long: Vec<u8>,
+    /// The value of the index entry by which that row was read.
+    entry_value: Vec<u8>,
 }
 
 /// The reader of a cursor, which decides what is visible.
@@ -116,6 +123,17 @@ enum At {
     Row,
     /// A row with its value in `Cursor::long`.
     CopiedRow,
+}
+
+/// A borrowed entry of an index.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EntryRef<'a> {
+    /// Its key.
+    pub key: &'a [u8],
+    /// Its value.
+    pub value: &'a [u8],
+    /// The value of its row; empty if that was not read.
+    pub row: &'a [u8],
 }
 
 /// One move of a cursor.
@@ -172,6 +190,7 @@ impl Cursor {
             reader,
             view: None,
             keeps_view: false,
+            form: None,
             covers: false,
             is_range_locked: false,
             ended: None,
@@ -179,7 +198,18 @@ impl Cursor {
             rolled_back: 0,
             at: At::Nothing,
             long: Vec::new(),
+            entry_value: Vec::new(),
         }
+    }
+
+    /// Returns a key that is greater than any key in the tree.
+    pub(crate) fn key_above_all(&self) -> Vec<u8> {
+        vec![0xff; self.tree.key_limit() + 1]
+    }
+
+    /// Makes it a cursor over the entries of an index.
+    pub(crate) fn of_index(self, form: EntryForm) -> Self {
+        Self { form: Some(form), ..self }
     }
 
     /// Makes it return the entries of its index without the values of their rows.
@@ -192,8 +222,8 @@ impl Cursor {
         let (engine, table, tree) = (self.engine.clone(), self.table.clone(), self.tree.clone());
         let mut new = Self::new(engine, table, tree, self.owner.clone(), self.reader.clone());
         new.entries.set_limits(self.entries.limits().clone());
-        let Self { keeps_view, covers, is_range_locked, .. } = *self;
-        Self { view: self.view.clone(), keeps_view, covers, is_range_locked, ..new }
+        let Self { keeps_view, form, covers, is_range_locked, .. } = *self;
+        Self { view: self.view.clone(), keeps_view, form, covers, is_range_locked, ..new }
     }
 
     /// Moves to the row that `to` describes. Returns whether there is such a row; if not, the cursor is past that end.
@@ -380,26 +410,30 @@ impl Cursor {
         self.tree.space().check_live()?;
         let visibility = self.view.as_ref().map_or(Visibility::Newest, |view| Visibility::View(view, own));
         visibility.check_known(self.tree.space().created_at(), || self.owner.clone())?;
-        let Self { engine, tree, entries, long, owner, covers, .. } = self;
+        let Self { engine, tree, entries, long, entry_value, owner, form, covers, .. } = self;
         let (transactions, space) = (&engine.transactions, tree.space().id());
-        let is_index = call.clustered.space().id() != space;
+        debug_assert!(
+            form.is_none() == matches!(owner, Owner::Table(_)),
+            "a cursor over rows takes them for entries of an index, or the reverse"
+        );
         let on = to.on();
         let mut found = to.make(entries)?;
         while found && wanted(entries.key()) {
             let Some(header) = entries.header() else { break };
             let is_seen = visibility.sees(header.trx);
-            self.at = if !is_index {
-                visible_row_at(transactions, tree, entries, visibility, long)?
-            } else if is_seen && header.is_deleted() {
-                At::Nothing
-            } else if is_seen && *covers {
-                At::Row
-            } else {
-                let (index_key, key) = split(entries.key(), space, || owner.clone())?;
-                let is_there =
-                    transactions.versions().get_in(&call.clustered, key, visibility, true, long)?
-                        && call.is_indexed(space, &index_key, long);
-                if is_there { At::CopiedRow } else { At::Nothing }
+            self.at = match *form {
+                None => visible_row_at(transactions, tree, entries, visibility, long)?,
+                Some(_) if is_seen && header.is_deleted() => At::Nothing,
+                Some(_) if is_seen && *covers => At::Row,
+                Some(form) => {
+                    let (entry, value) = (entries.key(), entries.value());
+                    let row = split(form, (entry, value), space, || owner.clone())?.row;
+                    let entry = FoundEntry { index: tree, entry, header, value, row };
+                    let out = EntryAndRow { entry: entry_value, row: long };
+                    let is_there =
+                        transactions.versions().get_by_entry(&call.clustered, entry, visibility, out)?;
+                    if is_there { At::CopiedRow } else { At::Nothing }
+                }
             };
             if self.at != At::Nothing {
                 return Ok(true);
@@ -424,6 +458,16 @@ impl Cursor {
             At::CopiedRow => &self.long,
         };
         Some((self.entries.key(), value))
+    }
+
+    /// Returns the entry at the position of a cursor over an index.
+    pub(crate) fn entry(&self) -> Option<EntryRef<'_>> {
+        let (value, row) = match self.at {
+            At::Nothing => return None,
+            At::Row => (self.entries.value(), &[][..]),
+            At::CopiedRow => (&self.entry_value[..], &self.long[..]),
+        };
+        Some(EntryRef { key: self.entries.key(), value, row })
     }
 
     /// Returns the key of the row at the cursor's position.
@@ -460,9 +504,14 @@ fn visible_row_at(
     Ok(if is_there { At::CopiedRow } else { At::Nothing })
 }
 
-/// Splits an index entry into index key and row key.
-pub(crate) fn split(entry: &[u8], space: SpaceId, owner: impl FnOnce() -> Owner) -> Result<(Vec<u8>, &[u8])> {
-    secondary::split(entry).ok_or_else(|| {
+/// Takes an index entry apart, given its key and its value.
+pub(crate) fn split<'e>(
+    form: EntryForm,
+    (key, value): (&'e [u8], &'e [u8]),
+    space: SpaceId,
+    owner: impl FnOnce() -> Owner,
+) -> Result<EntryParts<'e>> {
+    form.split(key, value).ok_or_else(|| {
         let what = "an entry of a secondary index makes no sense".into();
         CorruptError::Structure { owner: owner(), space, what }.into()
     })

@@ -31,6 +31,7 @@ use crate::{
     sync::{Arc, atomic::Ordering::Relaxed},
     table::Table,
     transaction::{Transaction, TransactionOptions},
+    txn::EntryForm,
     txn::{
         UndoLimitAction,
         locks::{Deadlock, HeldLock, Waiting},
@@ -83,6 +84,7 @@ impl TableOptions {
 pub struct IndexOptions {
     unique: bool,
     parts: Vec<KeyPart>,
+    form: EntryForm,
 }
 
 impl IndexOptions {
@@ -111,7 +113,24 @@ impl IndexOptions {
         self
     }
 
-    /// Makes the index unique: no two rows may have the same key.
+    /// Creates an index of which the caller supplies the entries, with each change of a row ([`Table::insert_with`]):
+    /// for keys that the engine cannot make of the value, such as those of a collation, and for rows that are not in
+    /// the index. An entry whose key has the usual length and no payload takes no bytes for its length; others take
+    /// three or four. The keys must be self-delimiting ([`SuppliedEntry::key`]).
+    ///
+    /// Such an index is named when its table is created. Rows of the table are changed with [`Table::insert_with`],
+    /// [`Table::update_with`] and [`Table::delete_with`] alone.
+    ///
+    /// [`SuppliedEntry::key`]: crate::SuppliedEntry::key
+    /// [`Table::update_with`]: crate::Table::update_with
+    /// [`Table::delete_with`]: crate::Table::delete_with
+    /// [`Table::insert_with`]: crate::Table::insert_with
+    pub fn supplied(usual_length: u16) -> Self {
+        Self { form: EntryForm::Supplied { usual: usual_length }, ..Self::default() }
+    }
+
+    /// Makes the index unique: no two rows may have the same key. Supplied entries may be exempt
+    /// ([`SuppliedEntry::may_repeat`](crate::SuppliedEntry::may_repeat)).
     #[must_use]
     pub fn unique(mut self) -> Self {
         self.unique = true;
@@ -119,7 +138,8 @@ impl IndexOptions {
     }
 
     fn definition(self, name: &str) -> IndexDefinition {
-        IndexDefinition { name: name.to_owned(), unique: self.unique, key: KeySpec { parts: self.parts } }
+        let Self { unique, parts, form } = self;
+        IndexDefinition { name: name.to_owned(), unique, key: KeySpec { parts }, form }
     }
 }
 

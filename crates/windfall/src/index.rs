@@ -4,13 +4,12 @@
 //!
 //! **Invariants.** An index entry contains its row's key, and the same view decides what is visible of both (test:
 //! `an_entry_is_of_the_row_that_its_transaction_sees`). Without a view, the row may change between the read of the
-//! entry and the read of the row; it is left out if its value no longer has the index key (test:
-//! `rows_that_have_left_the_range_since_it_read_ahead_are_not_locked`). The [cursor](Cursor) over the entries returns
-//! the values of the rows, unless it is [of entries alone](Cursor::of_entries_alone): an entry records the transaction
-//! that inserted or delete-marked it, and a view that sees that change needs no more (test:
+//! entry and the read of the row; it is left out if it no longer has the entry (test:
+//! `the_newest_version_of_a_row_is_found_by_its_own_entries_alone`). The [cursor](Cursor) over the entries returns the
+//! values of the rows, unless it is [of entries alone](Cursor::of_entries_alone): an entry records the transaction that
+//! inserted or delete-marked it, and a view that sees that change needs no more (test:
 //! `the_keys_of_rows_are_found_without_them`). A view that does not see it must read the row, of which the visible
-//! version has this index key or not: the earlier state of the entry decides nothing, because the reader's own
-//! transaction may have changed the row after a change that the view does not see, with or without the entry (test:
+//! version has this entry or not (`txn/undo/entry_versions.rs`) (test:
 //! `an_own_change_that_keeps_the_index_key_is_found_by_it`).
 
 use core::{
@@ -19,7 +18,7 @@ use core::{
 };
 
 use crate::{
-    cursor::{Cursor, Move, Reader, Seek, split},
+    cursor::{Cursor, EntryRef, Move, Reader, Seek, split},
     error::{Owner, Result},
     ids::SpaceId,
     range::{Bounds, Range},
@@ -27,7 +26,7 @@ use crate::{
     sync::Arc,
     table::Table,
     tx_table::{Access, AutoCommit},
-    txn::row::secondary,
+    txn::EntryForm,
 };
 
 /// A secondary index of a table. An index of a [`TxTable`](crate::TxTable) is a [`TxIndex`](crate::TxIndex).
@@ -36,6 +35,7 @@ pub struct Index<A = AutoCommit> {
     pub(crate) table: Table<A>,
     name: Arc<str>,
     tree: Arc<Tree>,
+    form: EntryForm,
 }
 
 /// A row found by an index.
@@ -47,6 +47,8 @@ pub struct IndexRow {
     pub key: Vec<u8>,
     /// The row's value.
     pub value: Vec<u8>,
+    /// The payload of the entry; empty unless the caller supplied one ([`SuppliedEntry`](crate::SuppliedEntry)).
+    pub payload: Vec<u8>,
 }
 
 /// The keys of a row, as an index entry contains them.
@@ -56,36 +58,42 @@ pub struct IndexKey {
     pub index_key: Vec<u8>,
     /// The row's key.
     pub key: Vec<u8>,
+    /// The payload of the entry; empty unless the caller supplied one ([`SuppliedEntry`](crate::SuppliedEntry)).
+    pub payload: Vec<u8>,
 }
 
 /// The item that an index read returns: a whole row, or only its keys.
 pub trait IndexItem: Sized {
-    /// Makes the item from the index key, the row's key and the row's value; the value is empty if it was not read.
-    fn of(index_key: Vec<u8>, key: &[u8], value: &[u8]) -> Self;
+    /// Makes the item from the index key, the row's key, the payload and the row's value, which is empty if it was not
+    /// read.
+    fn of(index_key: Vec<u8>, key: &[u8], payload: &[u8], value: &[u8]) -> Self;
 }
 
 impl IndexItem for IndexRow {
-    fn of(index_key: Vec<u8>, key: &[u8], value: &[u8]) -> Self {
-        Self { index_key, key: key.to_vec(), value: value.to_vec() }
+    fn of(index_key: Vec<u8>, key: &[u8], payload: &[u8], value: &[u8]) -> Self {
+        Self { index_key, key: key.to_vec(), value: value.to_vec(), payload: payload.to_vec() }
     }
 }
 
 impl IndexItem for IndexKey {
-    fn of(index_key: Vec<u8>, key: &[u8], _: &[u8]) -> Self {
-        Self { index_key, key: key.to_vec() }
+    fn of(index_key: Vec<u8>, key: &[u8], payload: &[u8], _: &[u8]) -> Self {
+        Self { index_key, key: key.to_vec(), payload: payload.to_vec() }
     }
 }
 
 impl<A: Access> Index<A> {
-    pub(crate) fn new(table: Table<A>, name: Arc<str>, tree: Arc<Tree>) -> Self {
-        Self { table, name, tree }
+    pub(crate) fn new(table: Table<A>, name: Arc<str>, tree: Arc<Tree>, form: EntryForm) -> Self {
+        Self { table, name, tree, form }
     }
 
     fn owner(&self) -> Owner {
         Owner::Index { table: self.table.name.clone(), index: self.name.clone() }
     }
 
-    /// Returns the rows with index keys in a range, in order, from either end.
+    /// Returns the rows with index keys in a range, in order, from either end. If the caller supplies the entries
+    /// ([`IndexOptions::supplied`](crate::IndexOptions::supplied)), the bounds may be any first bytes of entries: an
+    /// included one includes all entries that begin with it, and an excluded one excludes them. This holds for all
+    /// reads of the index.
     ///
     /// # Errors
     /// The table or the index was dropped.
@@ -98,7 +106,7 @@ impl<A: Access> Index<A> {
     /// # Errors
     /// As [`Table::estimate_rows`]; the index was dropped.
     pub fn estimate_rows<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<u64> {
-        let Bounds { lower, upper } = entry_bounds(Bounds::of(&range));
+        let Bounds { lower, upper } = entry_bounds(self.form, Bounds::of(&range));
         self.table.estimate(&self.tree, &lower, &upper).map_err(|error| error.of(|_| self.owner()))
     }
 
@@ -119,8 +127,8 @@ impl<A: Access> Index<A> {
     }
 
     /// Returns the keys of the rows with index keys in a range, in order, from either end, from the index alone. Pages
-    /// of the table itself are read only for rows that were inserted, deleted or given another index key after the view
-    /// was taken, and at [`Isolation::Serializable`](crate::Isolation::Serializable), which locks the rows.
+    /// of the table itself are read only for rows that were inserted, deleted or given another entry after the view was
+    /// taken, and at [`Isolation::Serializable`](crate::Isolation::Serializable), which locks the rows.
     ///
     /// ```
     /// # fn main() -> windfall::Result<()> {
@@ -183,18 +191,19 @@ impl<A: Access> Index<A> {
     }
 
     fn found<T, K: AsRef<[u8]>>(&self, entries: Cursor, range: &impl RangeBounds<K>) -> IndexRange<T> {
-        let entries = Range::new(entries, entry_bounds(Bounds::of(range)));
+        let entries = Range::new(entries, entry_bounds(self.form, Bounds::of(range)));
         IndexRange { entries, origin: self.origin(), found: PhantomData }
     }
 
     fn entries(&self, reader: Reader) -> Result<Cursor> {
         self.table.engine.check_open()?;
         let Table { engine, inner, .. } = &self.table;
-        Ok(Cursor::new(engine.clone(), inner.clone(), self.tree.clone(), self.owner(), reader))
+        let cursor = Cursor::new(engine.clone(), inner.clone(), self.tree.clone(), self.owner(), reader);
+        Ok(cursor.of_index(self.form))
     }
 
     fn origin(&self) -> Origin {
-        Origin { owner: self.owner(), space: self.tree.space().id() }
+        Origin { owner: self.owner(), space: self.tree.space().id(), form: self.form }
     }
 }
 
@@ -203,41 +212,35 @@ impl<A: Access> Index<A> {
 struct Origin {
     owner: Owner,
     space: SpaceId,
+    form: EntryForm,
 }
 
 impl Origin {
     /// Returns the item of an entry, with the row's value if that was read.
-    fn row<T: IndexItem>(&self, (entry, value): (&[u8], &[u8])) -> Result<T> {
-        let (index_key, key) = split(entry, self.space, || self.owner.clone())?;
-        Ok(T::of(index_key, key, value))
+    fn row<T: IndexItem>(&self, EntryRef { key, value, row }: EntryRef<'_>) -> Result<T> {
+        let parts = split(self.form, (key, value), self.space, || self.owner.clone())?;
+        Ok(T::of(self.form.index_key(parts.index), parts.row, parts.payload, row))
     }
 }
 
-/// Returns the lower bound of the entries with greater index keys. The entries of this key share its prefix, which ends
-/// in zeros.
-fn behind(index_key: &[u8]) -> Vec<u8> {
-    let mut prefix = secondary::prefix_of(index_key);
-    debug_assert_eq!(prefix.last(), Some(&0), "the prefix of an index key does not end in zeros");
-    if let Some(last) = prefix.last_mut() {
-        *last = 1;
-    }
-    prefix
-}
-
-/// Returns the range of entries for a range of index keys.
-fn entry_bounds(keys: Bounds) -> Bounds {
-    Bounds {
-        lower: match keys.lower {
-            Bound::Included(key) => Bound::Included(secondary::prefix_of(&key)),
-            Bound::Excluded(key) => Bound::Included(behind(&key)),
-            Bound::Unbounded => Bound::Unbounded,
+/// Returns the range of entries for a range of index keys. In an index with supplied entries, these may be any first
+/// bytes of entries.
+fn entry_bounds(form: EntryForm, keys: Bounds) -> Bounds {
+    let lower = match keys.lower {
+        Bound::Included(key) => Bound::Included(form.start_of(&key)),
+        Bound::Excluded(key) => match form.end_of(&key) {
+            Some(end) => Bound::Included(end),
+            // No entry is greater: the range below the empty key, which is the least one, is empty.
+            None => return Bounds { lower: Bound::Unbounded, upper: Bound::Excluded(Vec::new()) },
         },
-        upper: match keys.upper {
-            Bound::Included(key) => Bound::Excluded(behind(&key)),
-            Bound::Excluded(key) => Bound::Excluded(secondary::prefix_of(&key)),
-            Bound::Unbounded => Bound::Unbounded,
-        },
-    }
+        Bound::Unbounded => Bound::Unbounded,
+    };
+    let upper = match keys.upper {
+        Bound::Included(key) => form.end_of(&key).map_or(Bound::Unbounded, Bound::Excluded),
+        Bound::Excluded(key) => Bound::Excluded(form.start_of(&key)),
+        Bound::Unbounded => Bound::Unbounded,
+    };
+    Bounds { lower, upper }
 }
 
 /// An iterator over rows, or their keys, in the order of an index.
@@ -253,14 +256,14 @@ impl<T: IndexItem> Iterator for IndexRange<T> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let Self { entries, origin, .. } = self;
-        entries.next_ref().transpose().map(|row| origin.row(row?))
+        entries.next_entry().transpose().map(|entry| origin.row(entry?))
     }
 }
 
 impl<T: IndexItem> DoubleEndedIterator for IndexRange<T> {
     fn next_back(&mut self) -> Option<Self::Item> {
         let Self { entries, origin, .. } = self;
-        entries.next_back_ref().transpose().map(|row| origin.row(row?))
+        entries.next_back_entry().transpose().map(|entry| origin.row(entry?))
     }
 }
 
@@ -283,16 +286,21 @@ impl<T: IndexItem> IndexCursor<T> {
     /// # Errors
     /// As [`Cursor::seek`]; the index was dropped.
     pub fn seek(&mut self, to: Seek<'_>) -> Result<bool> {
-        let place = match to {
-            Seek::First | Seek::Last => Vec::new(),
-            Seek::AtLeast(key) | Seek::Below(key) => secondary::prefix_of(key),
-            Seek::Above(key) | Seek::AtMost(key) => behind(key),
-        };
+        let form = self.origin.form;
+        let end_of = |key| form.end_of(key).unwrap_or_else(|| self.entries.key_above_all());
         match to {
             Seek::First => self.go(Move::To(Seek::First)),
-            Seek::AtLeast(_) | Seek::Above(_) => self.go(Move::To(Seek::AtLeast(&place))),
             Seek::Last => self.go(Move::To(Seek::Last)),
-            Seek::AtMost(_) | Seek::Below(_) => self.go(Move::To(Seek::Below(&place))),
+            Seek::AtLeast(key) => self.go(Move::To(Seek::AtLeast(&form.start_of(key)))),
+            Seek::Below(key) => self.go(Move::To(Seek::Below(&form.start_of(key)))),
+            Seek::Above(key) => {
+                let end = end_of(key);
+                self.go(Move::To(Seek::AtLeast(&end)))
+            }
+            Seek::AtMost(key) => {
+                let end = end_of(key);
+                self.go(Move::To(Seek::Below(&end)))
+            }
         }
     }
 
@@ -316,7 +324,7 @@ impl<T: IndexItem> IndexCursor<T> {
     fn go(&mut self, to: Move<'_>) -> Result<bool> {
         self.row = None;
         self.entries.go(to, |_| true)?;
-        self.row = self.entries.row().map(|row| self.origin.row(row)).transpose()?;
+        self.row = self.entries.entry().map(|entry| self.origin.row(entry)).transpose()?;
         Ok(self.row.is_some())
     }
 

@@ -135,7 +135,7 @@ pub use table::Table;
 pub use transaction::{Isolation, LockWaitPolicy, StatementEnd, Transaction, TransactionOptions};
 pub use tx_table::{Access, AutoCommit, InTransaction, TxIndex, TxTable};
 pub use txn::{
-    UndoLimitAction,
+    SuppliedChange, SuppliedEntry, UndoLimitAction,
     locks::{Deadlock, DeadlockMember, HeldLock, Lock, RowMode, RowName, TableMode, Waiting},
     mvcc::listing::{TransactionInfo, TransactionState, ViewInfo},
     trx::prepared::PreparedTransaction,

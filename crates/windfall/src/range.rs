@@ -9,7 +9,7 @@
 use core::ops::{Bound, RangeBounds};
 
 use crate::{
-    cursor::{Cursor, Move},
+    cursor::{Cursor, EntryRef, Move},
     error::Result,
 };
 
@@ -74,12 +74,20 @@ impl Range {
     /// # Errors
     /// As [`Cursor::seek`].
     pub fn next_ref(&mut self) -> Result<Option<Row<'_>>> {
-        self.advance(|range| {
-            let Self { front, back, .. } = range;
-            let back = back.as_ref().and_then(Cursor::key);
-            front.go(Move::Next, |key| back.is_none_or(|back| key < back))
-        })?;
+        self.step_forward()?;
         Ok(if self.done { None } else { self.front.row() })
+    }
+
+    /// As [`Range::next_ref`], for a range of index entries: [`Cursor::entry`].
+    pub(crate) fn next_entry(&mut self) -> Result<Option<EntryRef<'_>>> {
+        self.step_forward()?;
+        Ok(if self.done { None } else { self.front.entry() })
+    }
+
+    /// As [`Range::next_back_ref`], for a range of index entries.
+    pub(crate) fn next_back_entry(&mut self) -> Result<Option<EntryRef<'_>>> {
+        self.step_back()?;
+        Ok(if self.done { None } else { self.back.as_ref().and_then(Cursor::entry) })
     }
 
     /// Returns the last row that was not returned yet, without copying it; `None` if there is none.
@@ -87,12 +95,24 @@ impl Range {
     /// # Errors
     /// As [`Range::next_ref`].
     pub fn next_back_ref(&mut self) -> Result<Option<Row<'_>>> {
+        self.step_back()?;
+        Ok(if self.done { None } else { self.back.as_ref().and_then(Cursor::row) })
+    }
+
+    fn step_forward(&mut self) -> Result<()> {
+        self.advance(|range| {
+            let Self { front, back, .. } = range;
+            let back = back.as_ref().and_then(Cursor::key);
+            front.go(Move::Next, |key| back.is_none_or(|back| key < back))
+        })
+    }
+
+    fn step_back(&mut self) -> Result<()> {
         self.advance(|range| {
             let Self { front, back, .. } = range;
             let back = back.get_or_insert_with(|| front.another());
             back.go(Move::Prev, |key| front.key().is_none_or(|front| front < key))
-        })?;
-        Ok(if self.done { None } else { self.back.as_ref().and_then(Cursor::row) })
+        })
     }
 
     /// Makes a step, which returns whether it found a row. The iterator is done after a step without a row, and after

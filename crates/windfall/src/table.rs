@@ -13,7 +13,7 @@ use std::io::{self, Read};
 
 use crate::{
     buffer::Durability,
-    catalog::{self, Call, TableSchema},
+    catalog::{self, Call, IndexRecord, TableSchema},
     cursor::{Cursor, Reader, intention},
     engine::Engine,
     error::{Error, Owner, Result, SchemaError, TransactionError, UsageError},
@@ -28,7 +28,8 @@ use crate::{
     transaction::Isolation,
     tx_table::{Access, AutoCommit},
     txn::{
-        Edit, Mode, ReadView, RowTarget, Secondary, Stop, Trx, Value, Visibility, Watch,
+        Edit, EntryForm, Mode, ReadView, RowTarget, Secondary, Stop, SuppliedChange, Trx, Value, Visibility,
+        Watch,
         locks::{LockTimeout, RowMode, TableMode},
         row::{self, LockingRead, SingleCall},
         undo::TemporaryRead,
@@ -116,8 +117,9 @@ impl<A: Access> Table<A> {
     }
 
     /// Returns the length of the longest key of a table without indexes, in bytes. With an index, the row's key and the
-    /// index key share one entry, which has the same limit: together they may have at most 2 bytes less, and one byte
-    /// less for each zero byte of the index key. Longer keys are refused when they are written.
+    /// index key share one entry, which has the same limit. In an index of the value they may have together at most 2
+    /// bytes less, and one byte less for each zero byte of the index key. Longer keys are refused when they are
+    /// written.
     pub fn key_limit(&self) -> usize {
         self.inner.with_schema(|schema| schema.clustered.key_limit())
     }
@@ -156,10 +158,19 @@ impl<A: Access> Table<A> {
         );
         let indexes = schema.secondaries.iter().zip(&schema.record.indexes);
         let secondaries: Vec<Secondary<'_>> = indexes
-            .map(|(tree, index)| Secondary { tree, unique: index.unique, name: &index.name })
+            .map(|(tree, index)| Secondary {
+                tree,
+                unique: index.unique,
+                name: &index.name,
+                form: index.form,
+            })
             .collect();
         let keys_of = |value: &[u8]| {
-            schema.record.indexes.iter().map(|index| index.key.whole_key_of(value).map(Some)).collect()
+            let key_of = |index: &IndexRecord| match index.form {
+                EntryForm::Terminated => index.key.whole_key_of(value).map(Some),
+                EntryForm::Supplied { .. } => Ok(None),
+            };
+            schema.record.indexes.iter().map(key_of).collect()
         };
         let noting = schema.row_log.as_ref().map(|row_log| {
             |key: &[u8], before: Option<&[u8]>, after: Option<&[u8]>| row_log.note(key, before, after)
@@ -285,7 +296,7 @@ impl<A: Access> Table<A> {
             return Ok(None);
         }
         let owner = || Owner::Table(self.name.clone());
-        let read = LockingRead { mode: lock.mode, whole, accepts: None };
+        let read = LockingRead { mode: lock.mode, whole, entry: None };
         let read = row::read_locked(trx, &entered.clustered, key, read, value, owner);
         lock.skip_locked(read).map(Some)
     }
@@ -365,8 +376,8 @@ impl<A: Access> Table<A> {
     ///
     /// # Errors
     /// [`SchemaError::DuplicateKey`] if a row has this key, or this key of a unique index; the key or the value is too
-    /// long; a lock that is not granted ([`LockError`](crate::error::LockError)); a dropped table; I/O. The table is
-    /// then unchanged.
+    /// long; an index takes its entries from the caller ([`UsageError::EntryMissing`]); a lock that is not granted
+    /// ([`LockError`](crate::error::LockError)); a dropped table; I/O. The table is then unchanged.
     pub fn insert(&self, key: &[u8], value: &[u8]) -> Result<()> {
         self.write(key, Value::Bytes(value), Mode::Insert)
     }
@@ -390,14 +401,72 @@ impl<A: Access> Table<A> {
     /// Deletes a row. Returns whether there was one.
     ///
     /// # Errors
-    /// The table was dropped; a lock that is not granted ([`LockError`](crate::error::LockError)); I/O. The table is
-    /// then unchanged.
+    /// The table was dropped; an index takes its entries from the caller ([`UsageError::EntryMissing`]); a lock that is
+    /// not granted ([`LockError`](crate::error::LockError)); I/O. The table is then unchanged.
     pub fn delete(&self, key: &[u8]) -> Result<bool> {
         self.change(key, Edit::delete())
     }
 
     fn write(&self, key: &[u8], value: Value<'_>, mode: Mode) -> Result<()> {
         self.change(key, Edit::write(value, mode)).map(drop)
+    }
+
+    /// Inserts a row, with its entries in the indexes of which the caller supplies them ([`IndexOptions::supplied`]):
+    /// each of these indexes must be named. The other indexes make theirs of the value.
+    ///
+    /// ```
+    /// # fn main() -> windfall::Result<()> {
+    /// # let folder = std::env::temp_dir().join(format!("windfall-supplied-{}", std::process::id()));
+    /// # let db = windfall::Database::open(&folder, windfall::Options::default().buffer_pool_size(16 << 20))?;
+    /// use windfall::{IndexOptions, SuppliedChange, SuppliedEntry, TableOptions};
+    ///
+    /// // By the name, regardless of case; the payload is the name as it was written.
+    /// let by_name = TableOptions::default().index("name", IndexOptions::supplied(0));
+    /// let people = db.create_table("people", by_name)?;
+    /// for (id, name) in [(1u8, "Zoe"), (2, "adam"), (3, "Bob")] {
+    ///     let key = [name.to_lowercase().as_bytes(), b"\0"].concat();
+    ///     let new = Some(SuppliedEntry::new(&key).payload(name.as_bytes()));
+    ///     people.insert_with(&[id], name.as_bytes(), &[SuppliedChange { index: "name", old: None, new }])?;
+    /// }
+    /// let names: Vec<_> = people.index("name")?.keys::<&[u8]>(..)?.map(|key| Ok(key?.payload))
+    ///     .collect::<windfall::Result<_>>()?;
+    /// assert_eq!(names, [&b"adam"[..], b"Bob", b"Zoe"]);
+    /// # db.close()?;
+    /// # std::fs::remove_dir_all(folder).ok();
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Table::insert`]; an entry that is missing ([`UsageError::EntryMissing`]), or is for an index that does not
+    /// exist, makes its entries itself or is named twice; entries that do not fit the row ([`UsageError::WrongEntry`],
+    /// [`UsageError::EntryOfOtherRow`]); a payload that is too long. The table is then unchanged.
+    ///
+    /// [`IndexOptions::supplied`]: crate::IndexOptions::supplied
+    pub fn insert_with(&self, key: &[u8], value: &[u8], entries: &[SuppliedChange<'_>]) -> Result<()> {
+        let edit = Edit::write(Value::Bytes(value), Mode::Insert);
+        self.change(key, edit.with_entries(entries)).map(drop)
+    }
+
+    /// Replaces the value of a row, and its entries in the named indexes. In an index that is not named the entry stays
+    /// as it is. The old entries must be those that the row has, so it is usually read before, with a lock; their
+    /// payload does not matter.
+    ///
+    /// # Errors
+    /// As [`Table::update`] and [`Table::insert_with`], except that no index need be named. The table is then
+    /// unchanged.
+    pub fn update_with(&self, key: &[u8], value: &[u8], entries: &[SuppliedChange<'_>]) -> Result<()> {
+        let edit = Edit::write(Value::Bytes(value), Mode::Update);
+        self.change(key, edit.with_entries(entries)).map(drop)
+    }
+
+    /// Deletes a row, with its entries in the indexes of which the caller supplies them: each of these indexes must be
+    /// named. Returns whether there was a row.
+    ///
+    /// # Errors
+    /// As [`Table::delete`] and [`Table::update_with`].
+    pub fn delete_with(&self, key: &[u8], entries: &[SuppliedChange<'_>]) -> Result<bool> {
+        self.change(key, Edit::delete().with_entries(entries))
     }
 
     /// Inserts a row with a value of `length` bytes that is read from `source` piece by piece, so that it is never in
@@ -661,6 +730,7 @@ impl<A: Access> Table<A> {
             schema.secondaries[place].space().id() == schema.record.indexes[place].space,
             "the name of an index leads to the tree of another one"
         );
-        Ok(Index::new(self.clone(), name, schema.secondaries[place].clone()))
+        let form = schema.record.indexes[place].form;
+        Ok(Index::new(self.clone(), name, schema.secondaries[place].clone(), form))
     }
 }

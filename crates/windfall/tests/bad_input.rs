@@ -145,14 +145,14 @@ fn a_control_file_that_is_none() {
     flipped[4096 + 70] ^= 1;
     opened(&flipped, &["both copies", "damaged", "restore"]);
     // Another version, with a valid checksum.
-    for version in [1u32, 99] {
+    for version in [1u32, 2, 99] {
         let mut other = good.clone();
         for slot in other.chunks_exact_mut(4096) {
             slot[8..12].copy_from_slice(&version.to_le_bytes());
             let crc = crc32c::crc32c(&slot[..4092]);
             slot[4092..].copy_from_slice(&crc.to_le_bytes());
         }
-        opened(&other, &[&format!("version {version};"), "reads version 2", "open it with"]);
+        opened(&other, &[&format!("version {version};"), "reads version 3", "open it with"]);
     }
     // The older copy may be damaged: a torn write leaves that. Without the newer copy the database does not open,
     // because the log may be truncated already.

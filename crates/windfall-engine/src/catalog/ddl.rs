@@ -40,7 +40,7 @@ use crate::{
     },
     system::{Change, Key, SystemTree, TABLE},
     tree::hash::{HashBudget, TreeHash},
-    txn::{StatementLock, Transactions, locks::TableMode},
+    txn::{EntryForm, StatementLock, Transactions, locks::TableMode},
 };
 
 /// A statement's list of up to this many trees is on the stack. Directly after many tables were freed, a request for
@@ -65,6 +65,8 @@ pub struct IndexDefinition {
     pub unique: bool,
     /// The parts of the index key.
     pub key: KeySpec,
+    /// How its entries come apart.
+    pub form: EntryForm,
 }
 
 /// The result of a drop.
@@ -264,7 +266,7 @@ impl Catalog {
     /// Refuses an index definition that is invalid for any table.
     pub(super) fn check_index(&self, index: &IndexDefinition) -> Result<()> {
         self.check_name(&index.name)?;
-        index.key.check(&index.name)
+        index.key.check_for(index.form, &index.name)
     }
 
     /// Returns the table of this name.
@@ -464,6 +466,7 @@ impl Catalog {
             name: index.name.as_str().into(),
             space: self.transactions.ids().space()?,
             unique: index.unique,
+            form: index.form,
             key: index.key.clone(),
         })
     }

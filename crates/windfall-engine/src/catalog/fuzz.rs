@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 
 use super::{IndexRecord, KeyPart, KeySpec, TableRecord};
-use crate::ids::SpaceId;
+use crate::{ids::SpaceId, txn::EntryForm};
 
 /// Decodes a table's record.
 pub fn table(data: &[u8]) {
@@ -21,10 +21,11 @@ pub fn table(data: &[u8]) {
 
 /// Returns records of tables with and without indexes.
 pub fn table_seeds() -> Vec<Vec<u8>> {
-    let index = |n: u64, parts| IndexRecord {
+    let index = |n: u64, parts: Vec<_>| IndexRecord {
         name: format!("index {n}").into(),
         space: SpaceId(n),
         unique: n.is_multiple_of(2),
+        form: if parts.is_empty() { EntryForm::Supplied { usual: 4 } } else { EntryForm::Terminated },
         key: KeySpec { parts },
     };
     let parts = vec![KeyPart::Value { offset: 3, length: 4 }, KeyPart::Field { number: 9 }];

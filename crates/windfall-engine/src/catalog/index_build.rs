@@ -66,6 +66,7 @@ use super::{
     bulk::{self, Load, SORT_BUFFER_BYTES},
     ddl::{Catalog, IndexDefinition, new_space, no_table, record_key},
     ddl_options::DdlOptions,
+    key,
     record::{IndexRecord, TableRecord},
     row_log::{NOTE_OVERHEAD_BYTES, NOTES_LIMIT_BYTES, RowLog},
     runs::Runs,
@@ -127,6 +128,7 @@ impl Catalog {
     /// log.
     pub fn create_index(&self, name: &str, index: &IndexDefinition, options: DdlOptions) -> Result<()> {
         self.check_index(index)?;
+        key::check_makes_entries(name, &index.name, index.form)?;
         let metadata_lock = self.lock_names(&[name], options)?;
         let table = metadata_lock.table(name).ok_or_else(|| no_table(name))?;
         let old = table.schema();

@@ -29,7 +29,7 @@ use core::fmt;
 use crate::{
     error::{Owner, Result, SchemaError, UsageError},
     row,
-    txn::mvcc::value::INDEXED_BYTES,
+    txn::{EntryForm, mvcc::value::INDEXED_BYTES},
 };
 
 /// The source of one part of a secondary key.
@@ -115,6 +115,19 @@ impl fmt::Display for KeyPart {
 }
 
 impl KeySpec {
+    /// As [`KeySpec::check`], and refuses parts of an index of which the caller supplies the entries.
+    ///
+    /// # Errors
+    /// [`SchemaError::AmbiguousKey`], [`UsageError::Option`].
+    pub(super) fn check_for(&self, form: EntryForm, index: &str) -> Result<()> {
+        if form != EntryForm::Terminated && !self.parts.is_empty() {
+            let what =
+                format!("the caller supplies the entries of index {index}: leave out the parts of the value");
+            return Err(UsageError::Option { name: "IndexOptions::supplied", what: what.into() }.into());
+        }
+        self.check(index)
+    }
+
     /// Refuses a definition that could give different rows the same key, or keys a different order than their parts.
     ///
     /// # Errors
@@ -168,6 +181,19 @@ impl KeySpec {
         );
         self.parts.iter().flat_map(|part| part.of(value)).copied().collect()
     }
+}
+
+/// Refuses an index of which the caller supplies the entries, for a statement on rows that exist: it cannot know their
+/// entries.
+///
+/// # Errors
+/// [`UsageError::EntriesUnknown`].
+pub(super) fn check_makes_entries(table: &str, index: &str, form: EntryForm) -> Result<()> {
+    if form == EntryForm::Terminated {
+        return Ok(());
+    }
+    let owner = Owner::Index { table: table.into(), index: index.into() };
+    Err(UsageError::EntriesUnknown { owner }.into())
 }
 
 #[cfg(test)]

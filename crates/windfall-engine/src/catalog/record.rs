@@ -13,20 +13,22 @@
 //!
 //! | field | type |
 //! | --- | --- |
-//! | record format, 1 | `u8` |
+//! | record format, 2 | `u8` |
 //! | table id: does not change when the table is truncated or renamed | `u64` |
 //! | version: grows with every change of the definition | `u64` |
 //! | clustered tree's tablespace | `u64` |
 //! | metadata of the application | `bytes` |
 //! | number of secondary trees | `u16` |
-//! | each: name `text`, tablespace `u64`, unique `u8`, number of key parts `u16`, each: kind `u8`, two `u32` | |
+//! | each: name `text`, tablespace `u64`, unique `u8`, form of its entries `u8` | |
+//! | form 0: number of key parts `u16`, each: kind `u8`, two `u32` | |
+//! | form 1, supplied entries: usual length of the index part `u16` | |
 
 use std::collections::BTreeSet;
 
 use super::key::{KeyPart, KeySpec};
-use crate::{ids::SpaceId, sync::Arc};
+use crate::{ids::SpaceId, sync::Arc, txn::EntryForm};
 
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
 
 /// A secondary tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +39,9 @@ pub struct IndexRecord {
     pub space: SpaceId,
     /// Whether no two rows may have the same key.
     pub unique: bool,
-    /// The parts of the index key.
+    /// How its entries come apart.
+    pub form: EntryForm,
+    /// The parts of the index key; none if the caller supplies the entries.
     pub key: KeySpec,
 }
 
@@ -109,7 +113,7 @@ impl TableRecord {
     pub fn encode(&self) -> Vec<u8> {
         // The exact length: 64 bytes per index would be more than most need, and every change of a definition would pay
         // for it.
-        let of_index = |index: &IndexRecord| 15 + index.name.len() + 9 * index.key.parts.len();
+        let of_index = |index: &IndexRecord| 16 + index.name.len() + 9 * index.key.parts.len();
         let length = 31 + self.metadata.len() + self.indexes.iter().map(of_index).sum::<usize>();
         let mut out = Vec::with_capacity(length);
         out.push(FORMAT);
@@ -122,7 +126,20 @@ impl TableRecord {
             put_bytes(&mut out, index.name.as_bytes());
             out.extend_from_slice(&index.space.0.to_le_bytes());
             out.push(u8::from(index.unique));
-            out.extend_from_slice(&(index.key.parts.len() as u16).to_le_bytes());
+            debug_assert!(
+                index.form == EntryForm::Terminated || index.key.parts.is_empty(),
+                "the entries of an index are supplied, and made of the value as well"
+            );
+            match index.form {
+                EntryForm::Supplied { usual } => {
+                    out.push(1);
+                    out.extend_from_slice(&usual.to_le_bytes());
+                }
+                EntryForm::Terminated => {
+                    out.push(0);
+                    out.extend_from_slice(&(index.key.parts.len() as u16).to_le_bytes());
+                }
+            }
             for part in &index.key.parts {
                 let (kind, a, b) = match *part {
                     KeyPart::Value { offset, length } => (0, offset, length),
@@ -164,7 +181,12 @@ impl TableRecord {
                 _ => return None,
             };
             let mut parts = Vec::new();
-            for _ in 0..from.u16()? {
+            let (form, count) = match from.u8()? {
+                0 => (EntryForm::Terminated, from.u16()?),
+                1 => (EntryForm::Supplied { usual: from.u16()? }, 0),
+                _ => return None,
+            };
+            for _ in 0..count {
                 let (kind, a, b) = (from.u8()?, from.u32()?, from.u32()?);
                 parts.push(match kind {
                     0 => KeyPart::Value { offset: a, length: b },
@@ -172,7 +194,7 @@ impl TableRecord {
                     _ => return None,
                 });
             }
-            indexes.push(IndexRecord { name, space, unique, key: KeySpec { parts } });
+            indexes.push(IndexRecord { name, space, unique, form, key: KeySpec { parts } });
         }
         let record = Self { id, version, clustered, metadata, indexes };
         (from.0.is_empty() && record.names_each_tree_once()).then_some(record)
@@ -198,6 +220,7 @@ mod tests {
             name: format!("index {n}").into(),
             space: SpaceId(n),
             unique: n.is_multiple_of(2),
+            form: if n == 93 { EntryForm::Supplied { usual: 300 } } else { EntryForm::Terminated },
             key: KeySpec { parts },
         };
         let parts = vec![KeyPart::Value { offset: 3, length: 4 }, KeyPart::Field { number: 9 }];
@@ -206,11 +229,11 @@ mod tests {
             version: 7,
             clustered: SpaceId(90),
             metadata: b"anything".to_vec(),
-            indexes: vec![index(91, parts), index(92, vec![])],
+            indexes: vec![index(91, parts), index(92, vec![]), index(93, vec![])],
         };
         let bytes = record.encode();
         assert_eq!(TableRecord::decode(&bytes), Some(record.clone()));
-        assert_eq!(record.spaces().map(|s| s.0).collect::<Vec<_>>(), [90, 91, 92]);
+        assert_eq!(record.spaces().map(|s| s.0).collect::<Vec<_>>(), [90, 91, 92, 93]);
         for cut in 0..bytes.len() {
             assert_eq!(TableRecord::decode(&bytes[..cut]), None);
         }

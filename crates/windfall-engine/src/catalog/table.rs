@@ -22,7 +22,6 @@ use crate::{
     },
     tablespace::CounterKind,
     tree::store::HashIndex as _,
-    txn::mvcc::value::INDEXED_BYTES,
 };
 
 /// The table schema at one time: its record and its trees.
@@ -48,13 +47,6 @@ impl TableSchema {
     fn is_of_its_record(&self) -> bool {
         self.secondaries.len() == self.record.indexes.len()
             && self.trees().map(|tree| tree.space().id()).eq(self.record.spaces())
-    }
-
-    /// Returns whether a row with this value has this key in the index with that tablespace.
-    pub fn is_indexed(&self, space: SpaceId, index_key: &[u8], value: &[u8]) -> bool {
-        let index = self.record.indexes.iter().find(|index| index.space == space);
-        let window = &value[..value.len().min(INDEXED_BYTES)];
-        index.is_some_and(|index| index.key.key_of(window) == index_key)
     }
 
     /// Returns all tablespaces, including that of a tree being filled.

@@ -20,6 +20,7 @@ use super::{
     bulk::{Load, duplicate_key, load_chain, shown},
     ddl::{Catalog, SpacesBeingFilled, TableDefinition, new_space},
     ddl_options::DdlOptions,
+    key,
     record::IndexRecord,
     runs::{Payload, Runs},
     table::{Table, TableSchema},
@@ -113,6 +114,9 @@ impl Catalog {
         order: Order,
         options: DdlOptions,
     ) -> Result<Arc<Table>> {
+        for index in &definition.indexes {
+            key::check_makes_entries(name, &index.name, index.form)?;
+        }
         let (metadata_lock, record, encoded) = self.lock_new_name(name, definition, options)?;
         metadata_lock.downgrade();
         let schema = self.schema(record, &mut |space| Ok(new_space(space)))?;

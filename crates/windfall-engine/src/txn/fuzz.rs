@@ -6,9 +6,12 @@
 //! **Invariants.** Accepted input has exactly one stored form (checked by `txn/fuzz.rs::undo`).
 
 use super::{
-    row::secondary::{entry_key, index_key_of, prefix_of, split},
+    row::{
+        entry::{EntryForm, EntryParts},
+        secondary::{entry_key, index_key_of, prefix_of, split},
+    },
     undo::{
-        record::{Body, EntryChange, RowChange, Touch, UndoRecord},
+        record::{Body, EntryBefore, EntryChange, RowChange, Touch, UndoRecord},
         stream::{key_of, slice_of},
     },
 };
@@ -40,8 +43,9 @@ pub fn undo_seeds() -> Vec<Vec<u8>> {
     let touch = |n, change| Touch { space: SpaceId(n), key: vec![n as u8; 3], change };
     let touches = vec![
         touch(1, EntryChange::Inserted),
-        touch(2, EntryChange::Revived(header)),
-        touch(3, EntryChange::Marked(header)),
+        touch(2, EntryChange::Revived(EntryBefore { header, value: b"payload".to_vec() })),
+        touch(3, EntryChange::Marked(EntryBefore { header, value: Vec::new() })),
+        touch(4, EntryChange::Replaced(EntryBefore { header, value: b"other".to_vec() })),
     ];
     let row = |change, touches| Body::Row { space: SpaceId(40), key: b"key".to_vec(), change, touches };
     let bodies = [
@@ -67,6 +71,15 @@ pub fn key(data: &[u8]) {
         assert_eq!(entry_key(&index_key, row), data);
         assert_eq!(index_key_of(data), prefix_of(&index_key));
     }
+    // The first half is the key of an entry, and the second its value.
+    let (entry, value) = data.split_at(data.len() / 2);
+    for form in [EntryForm::Terminated, EntryForm::Supplied { usual: 2 }] {
+        if let Some(EntryParts { index, row, payload }) = form.split(entry, value) {
+            assert_eq!([index, row].concat(), entry);
+            assert_eq!(form.value_of(index, payload), value);
+            assert!(form.start_of(&form.index_key(index)) == index);
+        }
+    }
     if let Some((stream, slice)) = slice_of(data) {
         assert_eq!(key_of(stream, slice), data);
     }
@@ -74,5 +87,12 @@ pub fn key(data: &[u8]) {
 
 /// Returns keys of entries and of slices.
 pub fn key_seeds() -> Vec<Vec<u8>> {
-    vec![entry_key(b"town", b"row"), entry_key(b"a\0b\xff", b"\0"), entry_key(b"", b""), key_of(3, 77)]
+    let supplied = b"town\x04\0pay".to_vec();
+    vec![
+        entry_key(b"town", b"row"),
+        entry_key(b"a\0b\xff", b"\0"),
+        entry_key(b"", b""),
+        key_of(3, 77),
+        supplied,
+    ]
 }

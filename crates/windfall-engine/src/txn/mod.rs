@@ -67,8 +67,9 @@ mod tests;
 pub use locks::LockManager;
 pub use mvcc::{Active, Ids, ReadView, Snapshot, Visibility, value::RowReader};
 pub use row::{
-    Blocked, Edit, Mode, RowTarget, Secondary, Stop, Value, Watch,
+    Blocked, Edit, EntryForm, EntryParts, Mode, RowTarget, Secondary, Stop, SuppliedChange, SuppliedEntry,
+    Value, Watch,
     secondary::{entry_key, index_key_of},
 };
 pub use trx::{LOCK_WAIT, Rules, Savepoint, StatementLock, Suspended, Transactions, Trx};
-pub use undo::{Follower, Following, Stream, UndoLimitAction};
+pub use undo::{EntryAndRow, Follower, Following, FoundEntry, Stream, UndoLimitAction};

@@ -39,6 +39,16 @@ use crate::{
 /// The longest time for which a table is released between two pieces.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
+/// A tree of a table under check.
+#[derive(Debug)]
+pub(super) struct TableTree<'t> {
+    /// The table, or its index.
+    pub owner: Owner,
+    pub tree: &'t Tree,
+    /// Whether each row of the table has an entry here: not in an index of which the caller supplies the entries.
+    pub has_all_rows: bool,
+}
+
 /// A table under check.
 pub(super) struct Pieces<'a> {
     engine: &'a Engine,
@@ -142,7 +152,7 @@ impl<'a> Pieces<'a> {
     pub(super) fn check_next(
         &mut self,
         report: &mut CheckReport,
-        trees: &[(Owner, &Tree)],
+        trees: &[TableTree<'_>],
         rest: Quiesced,
     ) -> bool {
         self.begin_piece(trees, rest);
@@ -150,12 +160,12 @@ impl<'a> Pieces<'a> {
     }
 
     /// Begins a piece: pages that change from now on are changed during it.
-    pub(super) fn begin_piece(&mut self, trees: &[(Owner, &Tree)], rest: Quiesced) {
+    pub(super) fn begin_piece(&mut self, trees: &[TableTree<'_>], rest: Quiesced) {
         debug_assert!(self.suspects.is_empty(), "the suspects of the last piece were not reported");
         self.purged &= rest.is_purged;
         if self.so_far == 0 {
             self.since = Some(self.engine.log.end());
-            let begun = |(_, tree): &(Owner, &Tree)| (tree.space().id(), Stage::Walk(Walk::default()));
+            let begun = |tree: &TableTree<'_>| (tree.tree.space().id(), Stage::Walk(Walk::default()));
             self.trees = trees.iter().map(begun).collect();
         }
         self.so_far += 1;
@@ -165,14 +175,15 @@ impl<'a> Pieces<'a> {
     pub(super) fn check_piece(
         &mut self,
         report: &mut CheckReport,
-        trees: &[(Owner, &Tree)],
+        trees: &[TableTree<'_>],
         rest: Quiesced,
     ) -> bool {
         let (mut left, mut counts, mut has_ended) = (self.piece, Vec::new(), true);
-        for (owner, tree) in trees {
+        for table_tree in trees {
+            let TableTree { owner, tree, .. } = table_tree;
             let id = tree.space().id();
             let Some(stage) = self.trees.remove(&id) else { continue };
-            let stage = self.check_piece_of(report, (owner, tree), stage, &mut left, &mut counts);
+            let stage = self.check_piece_of(report, table_tree, stage, &mut left, &mut counts);
             let stage = stage.unwrap_or_else(|error| {
                 report.finding(match error {
                     Error::Corrupt(CorruptError::Structure { .. }) => error.of(|_| owner.clone()).to_string(),
@@ -215,7 +226,7 @@ impl<'a> Pieces<'a> {
     fn check_piece_of(
         &mut self,
         report: &mut CheckReport,
-        (owner, tree): (&Owner, &Tree),
+        &TableTree { ref owner, tree, has_all_rows }: &TableTree<'_>,
         stage: Stage,
         left: &mut usize,
         counts: &mut Vec<(Owner, u64)>,
@@ -238,7 +249,9 @@ impl<'a> Pieces<'a> {
                     report.finding(CorruptError::Structure { owner, space, what }.to_string());
                 }
                 let entries = found.entries - found.deleted;
-                counts.push((owner.clone(), entries));
+                if has_all_rows {
+                    counts.push((owner.clone(), entries));
+                }
                 let (table, index) = owner.names();
                 report.trees.push(CheckedTree {
                     table: table.to_owned(),

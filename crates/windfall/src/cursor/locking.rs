@@ -7,7 +7,7 @@
 //! that is known beforehand is locked as a whole at its first step (checked by `cursor/locking.rs::fix_range`). A
 //! cursor without a range finds the next entry, locks up to it, and then checks again that it is still the next one
 //! (test: `no_row_appears_before_the_one_that_a_locking_cursor_has_found`). A row found by an index is locked in the
-//! clustered tree if its current value still has the index key: a row that has left the key is not locked (test:
+//! clustered tree if it still has the entry: a row that has left the index key is not locked (test:
 //! `rows_that_have_left_the_range_since_it_read_ahead_are_not_locked`).
 //!
 //! *Entries that have left the index are skipped.* A delete-marked entry belongs to a row that no longer has this index
@@ -34,7 +34,7 @@ use core::ops::Bound;
 
 use super::{At, Cursor, Move, Reader, Seek, split};
 use crate::{
-    error::{Owner, Result},
+    error::Result,
     keys::KeyRange,
     scope::{Inner, RowCall, RowLock, Scope, TableKind},
     txn::{
@@ -118,7 +118,7 @@ impl Cursor {
         wanted: &dyn Fn(&[u8]) -> bool,
     ) -> Result<bool> {
         self.lock_table(scope, inner, lock.mode)?;
-        let is_index = matches!(self.owner, Owner::Index { .. });
+        let is_index = self.form.is_some();
         if is_index && (self.ended.is_none() || matches!(to, Move::To(_))) {
             self.ended = Some(self.engine.transactions.ended());
         }
@@ -140,27 +140,28 @@ impl Cursor {
     /// Attempts to lock and read the row of the entry at the position. Returns whether it is there.
     fn try_read_locked(&mut self, call: &mut RowCall<'_>, lock: RowLock) -> Result<bool, Stop> {
         let trx = call.attempt()?;
-        let Self { table, tree, entries, long, owner, .. } = self;
+        let Self { table, tree, entries, long, entry_value, owner, form, .. } = self;
         let entered = table.enter()?;
         tree.space().check_live()?;
-        let read = LockingRead { mode: lock.mode, whole: true, accepts: None };
-        if !matches!(owner, Owner::Index { .. }) {
+        let read = LockingRead { mode: lock.mode, whole: true, entry: None };
+        let Some(form) = *form else {
             let read = row::read_locked(trx, tree, entries.key(), read, long, || owner.clone());
             return lock.skip_locked(read);
-        }
-        let space = tree.space().id();
-        let (index_key, key) = split(entries.key(), space, || owner.clone())?;
+        };
+        let entry = (entries.key(), entries.value());
+        let key = split(form, entry, tree.space().id(), || owner.clone())?.row;
         let has_left = |trx: &Trx<'_>| row::has_left(trx, tree, entries.key(), || owner.clone());
         if matches!(entries.header(), Some(header) if header.is_deleted()) && has_left(trx)? {
             return Ok(false);
         }
-        let is_indexed = |value: &[u8]| entered.is_indexed(space, &index_key, value);
-        let read = LockingRead { accepts: Some(&is_indexed), ..read };
+        let read = LockingRead { entry: Some((&**tree, entries.key())), ..read };
         let read = row::read_locked(trx, &entered.clustered, key, read, long, || owner.clone());
         match lock.skip_locked(read) {
             // The row may have left the index since the entry was read: then the other transaction's lock does not
             // matter.
             Err(Stop::Blocked(_)) if has_left(trx)? => Ok(false),
+            // No other transaction changes the entry while the row is locked.
+            Ok(true) => Ok(tree.get_into(entries.key(), entry_value)?.is_some()),
             read => read,
         }
     }
@@ -178,7 +179,7 @@ impl Cursor {
     /// the old position and the new one.
     fn step_locked(&mut self, scope: &Scope, inner: &mut Inner, to: Move<'_>) -> Result<bool> {
         debug_assert!(
-            self.ended.is_some() || !matches!(self.owner, Owner::Index { .. }),
+            self.ended.is_some() || self.form.is_none(),
             "an entry is read before the set of ended transactions is taken"
         );
         if self.is_range_locked || !scope.locks_gaps() {

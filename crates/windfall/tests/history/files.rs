@@ -358,8 +358,13 @@ fn spaces_of(mut record: &[u8]) -> Found<Vec<u64>> {
         string(record, 4)?;
         spaces.push(u64_at(take(record, 8)?, 0));
         take(record, 1)?;
-        let parts = u16_at(take(record, 2)?, 0);
-        take(record, parts * 9)?;
+        let form = take(record, 1)?[0];
+        let number = u16_at(take(record, 2)?, 0);
+        match form {
+            0 => drop(take(record, number * 9)?),
+            1 => {}
+            _ => return Err(format!("an index has entries of form {form}")),
+        }
     }
     if record.is_empty() { Ok(spaces) } else { Err("a record of a table is too long".into()) }
 }

@@ -6,7 +6,7 @@ use windfall_base::sync::work::{Work, so_far};
 use super::{begin, database, rows, table};
 
 fn found(index_key: &str, key: &str) -> IndexKey {
-    IndexKey { index_key: index_key.into(), key: key.into() }
+    IndexKey { index_key: index_key.into(), key: key.into(), payload: Vec::new() }
 }
 
 fn keys(table: &Table<impl Access>) -> Vec<IndexKey> {

@@ -18,6 +18,7 @@ mod prepared;
 mod queue;
 mod reads;
 mod statements;
+mod supplied;
 mod temporary;
 #[path = "../time_limit/mod.rs"]
 mod time_limit;

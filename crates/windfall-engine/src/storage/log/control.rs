@@ -43,7 +43,7 @@ use crate::{
 
 const MAGIC: &[u8; 8] = b"WINDFALL";
 /// The version of the whole database format.
-pub const FORMAT_VERSION: u32 = 2;
+pub const FORMAT_VERSION: u32 = 3;
 
 /// The content of the control file.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]

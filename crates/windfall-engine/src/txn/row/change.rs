@@ -143,7 +143,7 @@ fn try_change<'e: 't, 't>(
     }
     let long = length > tree.inline_limit() as u64;
     let mut plan = Plan::default();
-    if long || !target.secondaries.is_empty() || target.watch.is_some() {
+    if long || !target.secondaries.is_empty() || target.watch.is_some() || edit.entries.is_some() {
         let mut before = Vec::new();
         let active = trx.transactions().active();
         let header = match active.read_final(trx.id(), || value::get_indexed(tree, key, &mut before))? {
@@ -163,7 +163,7 @@ fn try_change<'e: 't, 't>(
             [before, after].into_iter().flatten().all(|bytes| bytes.len() <= value::INDEXED_BYTES),
             "an index key is made of more bytes of a value than are read of a long one"
         );
-        plan::plan(trx, latch, target, key, before, after, &mut plan)?;
+        plan::plan(trx, latch, target, key, [before, after], edit.entries, &mut plan)?;
         debug_assert!(
             plan.planned.len() <= 2 * target.secondaries.len(),
             "a change touches more than the old and the new entry of each index"
@@ -203,25 +203,40 @@ fn change_secondary(
     version: EntryHeader,
     last: bool,
 ) -> Result<Option<Lsn>, Stop> {
-    let Planned { tree, touch } = planned;
+    let Planned { tree, touch, value, supplied } = planned;
     debug_assert!(tree.space().id() == touch.space, "undo names the tree that is changed");
     let mut mtr = Mtr::begin(tree.store())?;
-    let is_new = touch.change == EntryChange::Inserted;
-    let room = if is_new { Room::Value(0) } else { Room::Header };
+    let room = match touch.change {
+        EntryChange::Marked(_) => Room::Header,
+        EntryChange::Inserted | EntryChange::Revived(_) | EntryChange::Replaced(_) => {
+            Room::Value(value.len())
+        }
+    };
     let mut located = tree.seek_for_change(&mut mtr, &touch.key, room)?;
-    if located.header().is_some() == is_new {
+    let planned = touch.change.before().map(|before| before.header.is_deleted());
+    if located.header().map(EntryHeader::is_deleted) != planned {
+        // The key latch of this row does not protect an entry of another one.
+        if let Some(owner) = supplied {
+            return Err(UsageError::EntryOfOtherRow { owner: owner.clone() }.into());
+        }
         let what = "a secondary entry is not as it was when its row was locked".into();
         return Err(CorruptError::Structure { owner: Owner::Unknown, space: touch.space, what }.into());
     }
-    if let EntryChange::Marked(_) = touch.change {
-        located.set_header(&mut mtr, EntryHeader { flags: EntryHeader::DELETED, ..version });
-    } else {
-        // Another transaction may have locked the range since it was checked.
-        check_gap(trx, tree, &touch.key)?;
-        if is_new {
-            located.insert(&mut mtr, version.of_insert(), &[]);
-        } else {
-            located.set_header(&mut mtr, version);
+    match touch.change {
+        EntryChange::Marked(_) => {
+            located.set_header(&mut mtr, EntryHeader { flags: EntryHeader::DELETED, ..version });
+        }
+        EntryChange::Replaced(_) => {
+            located.replace(&mut mtr, version, value);
+        }
+        EntryChange::Inserted | EntryChange::Revived(_) => {
+            // Another transaction may have locked the range since it was checked.
+            check_gap(trx, tree, &touch.key)?;
+            if touch.change == EntryChange::Inserted {
+                located.insert(&mut mtr, version.of_insert(), value);
+            } else {
+                located.replace(&mut mtr, version, value);
+            }
         }
     }
     if last {

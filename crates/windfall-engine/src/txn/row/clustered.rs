@@ -181,6 +181,9 @@ impl<'t> ClusteredChange<'_, 't> {
             tree.space().row_count().add(if live { -1 } else { 1 });
         }
         trx.write_undo(&mut mtr, &mut tail, place, &record, tree.space().id(), plan.planned.len());
+        if target.durability() == Durability::Logged {
+            trx.extend_rollback_space(plan.log_bytes_for_splits(target));
+        }
         debug_assert!(
             trx.previous(&tail) == Some(version.undo),
             "an entry names another undo record than the one that made its version"

@@ -8,6 +8,7 @@
 
 use std::io::Read;
 
+use super::entry::SuppliedChange;
 use crate::{
     error::{Owner, Result, UsageError},
     ids::SpaceId,
@@ -65,6 +66,8 @@ pub struct Edit<'v> {
     pub(super) head: Option<Vec<u8>>,
     /// The written overflow chain of a long value: its tablespace, and the reference to it.
     pub(super) chain: Option<(SpaceId, OverflowRef)>,
+    /// The row's entries in indexes of which the caller supplies them.
+    pub(super) entries: Option<&'v [SuppliedChange<'v>]>,
 }
 
 /// Fills `out` from a source.
@@ -77,12 +80,18 @@ pub(super) fn fill(source: &mut dyn Read, out: &mut [u8]) -> Result<()> {
 impl<'v> Edit<'v> {
     /// Creates a write.
     pub fn write(value: Value<'v>, mode: Mode) -> Self {
-        Self { value: Some((value, mode)), head: None, chain: None }
+        Self { value: Some((value, mode)), head: None, chain: None, entries: None }
     }
 
     /// Creates a deletion.
     pub fn delete() -> Self {
-        Self { value: None, head: None, chain: None }
+        Self { value: None, head: None, chain: None, entries: None }
+    }
+
+    /// Adds the row's entries in indexes of which the caller supplies them.
+    #[must_use]
+    pub fn with_entries(self, entries: &'v [SuppliedChange<'v>]) -> Self {
+        Self { entries: Some(entries), ..self }
     }
 
     pub(super) fn mode(&self) -> Option<Mode> {

@@ -18,6 +18,7 @@ use super::{
 };
 use crate::{
     error::{Owner, Result},
+    page::EntryHeader,
     store::Tree,
     txn::{
         locks::RowMode,
@@ -33,14 +34,11 @@ pub struct LockingRead<'r> {
     pub mode: RowMode,
     /// Whether a value in overflow pages is read.
     pub whole: bool,
-    /// Returns whether a row is wanted, from its value, or from the first 64 KiB of a long one. A row that is
-    /// not is treated as missing, and neither it nor its gap is locked. By this an index excludes a row that has left
-    /// the entry's index key since the entry was read; a caller that must not miss its return has locked that range.
-    pub accepts: Option<&'r Accepts<'r>>,
+    /// The index entry by which the row was found: the secondary tree and its key there. A row that no longer has it is
+    /// treated as missing, and neither it nor its gap is locked. A caller that must not miss its return has locked that
+    /// range.
+    pub entry: Option<(&'r Tree, &'r [u8])>,
 }
-
-/// See [`LockingRead::accepts`].
-type Accepts<'r> = dyn Fn(&[u8]) -> bool + 'r;
 
 /// Locks a row and reads it. Returns `false` if there is none.
 ///
@@ -54,7 +52,7 @@ pub fn read_locked(
     out: &mut Vec<u8>,
     owner: impl FnOnce() -> Owner,
 ) -> Result<bool, Stop> {
-    let LockingRead { mode, whole, accepts } = read;
+    let LockingRead { mode, whole, entry } = read;
     let transactions = trx.transactions();
     let _latch =
         transactions.key_latches().latch_in_call(transactions.key_latches().name(tree.space().id(), key))?;
@@ -73,18 +71,12 @@ pub fn read_locked(
         }
         return Ok(false);
     };
-    // No other call changes the row before the key latch is released. The rest of a long value is read when the row is
-    // locked: reading it would be wasted work if another transaction has locked the row.
-    let is_accepted = match accepts {
-        None => true,
-        Some(accepts) if header.is_overflow() => {
-            let mut first = out.clone();
-            value::resolve_indexed(tree, key, header, &mut first)? && accepts(&first)
+    // No other call changes the row or its entries before the key latch is released, and no rollback.
+    if let Some((index, entry)) = entry {
+        let now = index.get_into(entry, &mut Vec::new())?;
+        if now.is_none_or(EntryHeader::is_deleted) {
+            return Ok(false);
         }
-        Some(accepts) => accepts(out),
-    };
-    if !is_accepted {
-        return Ok(false);
     }
     // A row that this transaction has changed is locked already.
     if Some(header.trx) != trx.id() {

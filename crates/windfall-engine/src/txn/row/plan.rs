@@ -11,17 +11,16 @@
 use super::{
     conflict::{Blocked, Stop},
     edit::Mode,
+    entry::{Entry, EntryForm, SuppliedChange, SuppliedEntry},
     row_lock::{check_gap, lock_gap, lock_row, may_write, row_name, share_row},
-    secondary,
     target::{RowTarget, Secondary},
 };
 use crate::{
     error::{CorruptError, Owner, Result, SchemaError, UsageError},
     ids::TrxId,
     log::LOG_OVERHEAD_BYTES,
-    page::EntryHeader,
     store::Tree,
-    tree::Seek,
+    tree::{Seek, split_log_limit},
     txn::{
         locks::{
             RowMode,
@@ -29,17 +28,33 @@ use crate::{
         },
         mvcc::CurrentVersion,
         trx::Trx,
-        undo::record::{EntryChange, Touch},
+        undo::record::{EntryBefore, EntryChange, Touch},
     },
 };
 
 /// Bytes of log for a change of a secondary entry and its rollback, in addition to the key.
 const LOG_BYTES_PER_ENTRY_AND_ROLLBACK: u64 = 512;
 
-/// A secondary entry that will be inserted, revived or delete-marked.
+/// A secondary entry that will be inserted, revived, delete-marked or given another value.
 pub(super) struct Planned<'t> {
     pub tree: &'t Tree,
     pub touch: Touch,
+    /// Its value afterwards, unless it is delete-marked.
+    pub value: Vec<u8>,
+    /// The index, if the caller supplies its entries.
+    pub supplied: Option<Owner>,
+}
+
+impl Planned<'_> {
+    /// Returns whether a rollback restores a longer value, which may need a page split.
+    fn grows_in_rollback(&self) -> bool {
+        match &self.touch.change {
+            EntryChange::Revived(before) | EntryChange::Replaced(before) => {
+                before.value.len() > self.value.len()
+            }
+            EntryChange::Inserted | EntryChange::Marked(_) => false,
+        }
+    }
 }
 
 /// The planned change of a row.
@@ -57,11 +72,18 @@ impl Plan<'_> {
     /// The previous value may have any length: it goes into the undo record, and is restored from there.
     pub(super) fn log_bytes(&self, target: &RowTarget<'_>, key: &[u8]) -> u64 {
         let row = key.len() + target.clustered.inline_limit();
-        let touches = self
-            .planned
-            .iter()
-            .map(|planned| 3 * planned.touch.key.len() as u64 + LOG_BYTES_PER_ENTRY_AND_ROLLBACK);
-        LOG_OVERHEAD_BYTES + 4 * row as u64 + touches.sum::<u64>()
+        let touches = self.planned.iter().map(|planned| {
+            let before = planned.touch.change.before().map_or(0, |before| before.value.len());
+            let bytes = 3 * planned.touch.key.len() + planned.value.len() + 3 * before;
+            bytes as u64 + LOG_BYTES_PER_ENTRY_AND_ROLLBACK
+        });
+        LOG_OVERHEAD_BYTES + 4 * row as u64 + touches.sum::<u64>() + self.log_bytes_for_splits(target)
+    }
+
+    /// Returns the log that page splits need when a rollback gives entries their longer values again.
+    pub(super) fn log_bytes_for_splits(&self, target: &RowTarget<'_>) -> u64 {
+        let growing = self.planned.iter().filter(|planned| planned.grows_in_rollback()).count();
+        growing as u64 * split_log_limit(target.clustered.store().page_size())
     }
 }
 
@@ -111,18 +133,25 @@ pub(super) fn is_wanted(
     }
 }
 
-/// Determines which secondary entries must change, and checks that they may.
-pub(super) fn plan<'e, 't>(
-    trx: &mut Trx<'e>,
-    latch: &mut KeyLatchGuard<'e>,
-    target: &RowTarget<'t>,
+/// The entries of a row in one index before and after its change.
+struct Sides<'t, 's> {
+    secondary: &'s Secondary<'t>,
+    old: Option<Entry>,
+    new: Option<Entry>,
+}
+
+/// Returns the entries of a row in each index in which they may change. `before` and `after` are the first bytes of the
+/// row's values, `None` if there is no such row.
+fn entries_of<'t, 's>(
+    target: &'s RowTarget<'t>,
     key: &[u8],
     before: Option<&[u8]>,
     after: Option<&[u8]>,
-    plan: &mut Plan<'t>,
-) -> Result<(), Stop> {
+    supplied: Option<&[SuppliedChange<'_>]>,
+) -> Result<Vec<Sides<'t, 's>>> {
+    let makes_some = target.secondaries.iter().any(|secondary| secondary.form == EntryForm::Terminated);
     let keys = |value: Option<&[u8]>| match value {
-        Some(value) if !target.secondaries.is_empty() => (target.keys_of)(value),
+        Some(value) if makes_some => (target.keys_of)(value),
         _ => Ok(Vec::new()),
     };
     let (old, new) = (keys(before)?, keys(after)?);
@@ -130,75 +159,179 @@ pub(super) fn plan<'e, 't>(
         [&old, &new].iter().all(|keys| keys.is_empty() || keys.len() == target.secondaries.len()),
         "a row has index keys for another number of indexes than its table has"
     );
-    let latches = trx.transactions().key_latches();
-    let mut names: Vec<LatchName> = Vec::new();
-    let mut taken = Vec::new();
+    check_named(target, supplied.unwrap_or_default())?;
+    let mut sides = Vec::with_capacity(target.secondaries.len());
     for (n, secondary) in target.secondaries.iter().enumerate() {
-        let old = old.get(n).and_then(Option::as_ref);
-        let new = new.get(n).and_then(Option::as_ref);
-        if old == new {
-            continue;
-        }
-        let space = secondary.tree.space().id();
-        for (index_key, put) in [(old, false), (new, true)] {
-            let Some(index_key) = index_key else { continue };
-            let entry = secondary::entry_key(index_key, key);
-            check_length(secondary.tree, &entry, || target.owner_of(secondary))?;
-            if secondary.unique {
-                names.push(latches.name(space, index_key));
-                if put {
-                    taken.push((secondary, index_key));
+        let [old, new] = if secondary.form == EntryForm::Terminated {
+            let keys = [&old, &new].map(|keys| keys.get(n).and_then(Option::as_ref));
+            if keys[0] == keys[1] {
+                continue;
+            }
+            keys.map(|index_key| Some(Entry::terminated(index_key?, key, secondary.unique)))
+        } else {
+            let change = supplied.and_then(|all| all.iter().find(|change| *change.index == *secondary.name));
+            let owner = || target.owner_of(secondary);
+            let Some(SuppliedChange { old, new, .. }) = change else {
+                // An update without an entry leaves it as it is.
+                if supplied.is_some() && before.is_some() && after.is_some() {
+                    continue;
                 }
+                return Err(UsageError::EntryMissing { owner: owner() }.into());
+            };
+            if before.is_none() && old.is_some() || after.is_none() && new.is_some() {
+                return Err(UsageError::WrongEntry { owner: owner() }.into());
             }
-            // The present entries are looked up once the key latches are held.
-            let change =
-                if put { EntryChange::Inserted } else { EntryChange::Marked(EntryHeader::default()) };
-            let touch = Touch { space, key: entry, change };
-            plan.planned.push(Planned { tree: secondary.tree, touch });
-        }
-    }
-    latch.latch_more(names)?;
-    for (secondary, index_key) in taken {
-        check_unique(trx, target, secondary, index_key, key)?;
-    }
-    let mut value = Vec::new();
-    for Planned { tree, touch } in &mut plan.planned {
-        let header = tree.get_into(&touch.key, &mut value)?;
-        if touch.change == EntryChange::Inserted {
-            check_gap(trx, tree, &touch.key)?;
-        }
-        touch.change = match (touch.change, header) {
-            (EntryChange::Inserted, None) => EntryChange::Inserted,
-            (EntryChange::Inserted, Some(header)) if header.is_deleted() => EntryChange::Revived(header),
-            (EntryChange::Marked(_), Some(header)) if !header.is_deleted() => EntryChange::Marked(header),
-            _ => {
-                let what = "a secondary entry contradicts its row".into();
-                return Err(
-                    CorruptError::Structure { owner: Owner::Unknown, space: touch.space, what }.into()
-                );
-            }
+            let stored = |entry: &Option<SuppliedEntry<'_>>| {
+                let Secondary { form, unique, .. } = *secondary;
+                let limit = secondary.tree.inline_limit();
+                let stored = |entry| Entry::supplied(entry, key, form, unique, limit, owner);
+                entry.as_ref().map(stored).transpose()
+            };
+            [stored(old)?, stored(new)?]
         };
+        sides.push(Sides { secondary, old, new });
+    }
+    Ok(sides)
+}
+
+/// Refuses supplied entries of an index that does not exist, that makes its entries itself, or that is named twice.
+fn check_named(target: &RowTarget<'_>, supplied: &[SuppliedChange<'_>]) -> Result<()> {
+    for (n, change) in supplied.iter().enumerate() {
+        let Some(secondary) = target.secondaries.iter().find(|secondary| *secondary.name == *change.index)
+        else {
+            let (table, index) = (target.name.into(), change.index.into());
+            return Err(SchemaError::NoIndex { table, index }.into());
+        };
+        let owner = || target.owner_of(secondary);
+        if secondary.form == EntryForm::Terminated {
+            return Err(UsageError::EntryNotSupplied { owner: owner() }.into());
+        }
+        if supplied[..n].iter().any(|other| other.index == change.index) {
+            return Err(UsageError::EntryTwice { owner: owner() }.into());
+        }
     }
     Ok(())
 }
 
-/// Refuses an index key that a live entry of another row has. The key latch of the index key is held. If the
+/// Determines which secondary entries must change, and checks that they may.
+pub(super) fn plan<'e, 't>(
+    trx: &mut Trx<'e>,
+    latch: &mut KeyLatchGuard<'e>,
+    target: &RowTarget<'t>,
+    key: &[u8],
+    [before, after]: [Option<&[u8]>; 2],
+    supplied: Option<&[SuppliedChange<'_>]>,
+    plan: &mut Plan<'t>,
+) -> Result<(), Stop> {
+    let sides = entries_of(target, key, before, after, supplied)?;
+    let latches = trx.transactions().key_latches();
+    let mut names: Vec<LatchName> = Vec::new();
+    for Sides { secondary, old, new } in &sides {
+        for entry in [old, new].into_iter().flatten() {
+            check_length(secondary.tree, &entry.key, || target.owner_of(secondary))?;
+        }
+        let unique = [old, new].into_iter().flatten().filter(|entry| entry.is_unique);
+        let space = secondary.tree.space().id();
+        names.extend(unique.map(|entry| latches.name(space, entry.index_part())));
+    }
+    latch.latch_more(names)?;
+    for Sides { secondary, new, .. } in &sides {
+        // Also if the row has the entry already: it may have been one that may repeat.
+        if let Some(new) = new.as_ref().filter(|new| new.is_unique) {
+            check_unique(trx, target, secondary, new.index_part(), key)?;
+        }
+    }
+    for Sides { secondary, old, new } in sides {
+        let (old, new) = match (old, new) {
+            // The old value is the caller's word: the new one is compared with what is in the tree.
+            (Some(old), Some(new)) if old.key == new.key => {
+                plan.add(trx, target, secondary, Intent::Replace, new)?;
+                continue;
+            }
+            sides => sides,
+        };
+        if let Some(old) = old {
+            plan.add(trx, target, secondary, Intent::Mark, old)?;
+        }
+        if let Some(new) = new {
+            plan.add(trx, target, secondary, Intent::Put, new)?;
+        }
+    }
+    Ok(())
+}
+
+/// What a change does to an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Intent {
+    /// The row gets the entry.
+    Put,
+    /// The row loses the entry.
+    Mark,
+    /// The entry gets another value.
+    Replace,
+}
+
+impl<'t> Plan<'t> {
+    /// Adds the change of an entry, given what is in the tree. The key latches of the row and of its unique index keys
+    /// are held.
+    fn add(
+        &mut self,
+        trx: &Trx<'_>,
+        target: &RowTarget<'_>,
+        secondary: &Secondary<'t>,
+        intent: Intent,
+        Entry { key, value, index_bytes, .. }: Entry,
+    ) -> Result<(), Stop> {
+        let Secondary { tree, form, .. } = *secondary;
+        let mut present = Vec::new();
+        let header = tree.get_into(&key, &mut present)?;
+        if form != EntryForm::Terminated
+            && header.is_some()
+            && form.split(&key, &present).is_none_or(|parts| parts.index.len() != index_bytes)
+        {
+            return Err(UsageError::EntryOfOtherRow { owner: target.owner_of(secondary) }.into());
+        }
+        if intent == Intent::Put {
+            check_gap(trx, tree, &key)?;
+        }
+        let before = header.map(|header| EntryBefore { header, value: present });
+        let is_live = |before: &EntryBefore| !before.header.is_deleted();
+        let change = match (intent, before) {
+            (Intent::Put, None) => EntryChange::Inserted,
+            (Intent::Put, Some(before)) if !is_live(&before) => EntryChange::Revived(before),
+            (Intent::Mark, Some(before)) if is_live(&before) => EntryChange::Marked(before),
+            (Intent::Replace, Some(before)) if is_live(&before) && before.value == value => return Ok(()),
+            (Intent::Replace, Some(before)) if is_live(&before) => EntryChange::Replaced(before),
+            _ if form == EntryForm::Terminated => {
+                let what = "a secondary entry contradicts its row".into();
+                let space = tree.space().id();
+                return Err(CorruptError::Structure { owner: Owner::Unknown, space, what }.into());
+            }
+            _ => return Err(UsageError::WrongEntry { owner: target.owner_of(secondary) }.into()),
+        };
+        let touch = Touch { space: tree.space().id(), key, change };
+        let supplied = (form != EntryForm::Terminated).then(|| target.owner_of(secondary));
+        self.planned.push(Planned { tree, touch, value, supplied });
+        Ok(())
+    }
+}
+
+/// Refuses an index part that a live entry of another row has. The key latch of the index part is held. If the
 /// isolation level locks gaps, that row stays as it is, like a row that has the same primary key.
 fn check_unique(
     trx: &mut Trx<'_>,
     target: &RowTarget<'_>,
     secondary: &Secondary<'_>,
-    index_key: &[u8],
+    prefix: &[u8],
     key: &[u8],
 ) -> Result<(), Stop> {
-    let prefix = secondary::prefix_of(index_key);
-    let name = || row_name(secondary.tree, &prefix);
-    if !may_write(trx, secondary.tree, &prefix) {
+    let name = || row_name(secondary.tree, prefix);
+    if !may_write(trx, secondary.tree, prefix) {
         return Err(Stop::Blocked(Blocked::Row(name(), RowMode::Exclusive)));
     }
     let mut cursor = secondary.tree.cursor();
-    let mut more = cursor.seek(Seek::AtLeast(&prefix))?;
-    while more && cursor.key().starts_with(&prefix) {
+    let mut more = cursor.seek(Seek::AtLeast(prefix))?;
+    while more && cursor.key().starts_with(prefix) {
         if &cursor.key()[prefix.len()..] != key {
             // Whether the entry is final depends on its writer. The copy of the cursor may be stale.
             let there = trx

@@ -1,7 +1,7 @@
 //! The keys of secondary entries.
 //!
-//! **Purpose.** A secondary entry is a key without a value: the index key, then the row's clustered key, so that rows
-//! with equal index keys are adjacent, in the order of their clustered keys.
+//! **Purpose.** A secondary entry that is made of the row's value is a key without a value: the index key, then the
+//! row's clustered key, so that rows with equal index keys are adjacent, in the order of their clustered keys.
 //!
 //! **Invariants.** The order of entries is the order of index keys, then of clustered keys (test:
 //! `entries_are_in_order_and_come_apart_again`). The bytes of the index key are stored as they are, except that zero
@@ -53,38 +53,43 @@ pub fn entry_key(index_key: &[u8], clustered_key: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Returns the prefix that the entries of this entry's index key share.
-pub fn index_key_of(entry: &[u8]) -> &[u8] {
+/// Returns the prefix that the entries of this entry's index key share: the escaped form and the terminator. Returns
+/// `None` if it is not a valid entry.
+pub fn index_part_of(entry: &[u8]) -> Option<&[u8]> {
     let mut at = 0;
-    while at + 1 < entry.len() {
-        at += match (entry[at], entry[at + 1]) {
-            (0, 0) => return &entry[..at + 2],
-            (0, _) => 2,
-            _ => 1,
-        };
+    loop {
+        at += entry[at..].iter().position(|byte| *byte == 0)?;
+        match entry.get(at + 1) {
+            Some(0) => return Some(&entry[..at + END.len()]),
+            Some(0xff) => at += ZERO.len(),
+            _ => return None,
+        }
     }
-    entry
+}
+
+/// As [`index_part_of`], for an entry that was made here.
+pub fn index_key_of(entry: &[u8]) -> &[u8] {
+    index_part_of(entry).unwrap_or(entry)
+}
+
+/// Returns the index key of a valid index part.
+pub fn unescaped(index_part: &[u8]) -> Vec<u8> {
+    let escaped = index_part.strip_suffix(&END).unwrap_or(index_part);
+    let mut index_key = escaped.to_vec();
+    // The byte behind each zero is no part of the key.
+    let mut is_behind_zero = false;
+    index_key.retain(|byte| {
+        let is_kept = !is_behind_zero;
+        is_behind_zero = is_kept && *byte == 0;
+        is_kept
+    });
+    index_key
 }
 
 /// Returns the index key and the clustered key of an entry; `None` if it is not a valid entry.
 pub fn split(entry: &[u8]) -> Option<(Vec<u8>, &[u8])> {
-    let mut index_key = Vec::with_capacity(entry.len());
-    let mut rest = entry;
-    loop {
-        let (&byte, behind) = rest.split_first()?;
-        rest = behind;
-        if byte != 0 {
-            index_key.push(byte);
-            continue;
-        }
-        let (&second, behind) = rest.split_first()?;
-        rest = behind;
-        match second {
-            0 => return Some((index_key, rest)),
-            0xff => index_key.push(0),
-            _ => return None,
-        }
-    }
+    let index_part = index_part_of(entry)?;
+    Some((unescaped(index_part), &entry[index_part.len()..]))
 }
 
 #[cfg(test)]
@@ -105,6 +110,7 @@ mod tests {
             prop_assert_eq!(one.cmp(&two), (&a, &row_a).cmp(&(&b, &row_b)));
             prop_assert_eq!(split(&one), Some((a.clone(), &row_a[..])));
             prop_assert_eq!(index_key_of(&one), prefix_of(&a));
+            prop_assert_eq!(unescaped(&prefix_of(&a)), a.clone());
             prop_assert_eq!(one.starts_with(&prefix_of(&b)), a == b);
         }
     }

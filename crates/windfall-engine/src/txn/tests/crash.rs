@@ -1,5 +1,6 @@
 //! Crash enumeration of row histories: after each crash the table matches the model, with the last operation whole or
-//! absent. In every second history each change first freezes its leaf.
+//! absent. In every second history each change first freezes its leaf, and in every second pair of histories the calls
+//! supply the entries of the indexes, with payloads.
 
 use std::{sync::mpsc, thread};
 
@@ -205,7 +206,7 @@ fn on_streams_of_their_own(base: &Base, [one, two]: &mut [Trx<'_>; 2]) -> Result
 
 /// Opens the database of a history with this seed; with `roomy`, it has room for very long values.
 fn open(disk: &SimulatedDisk, env: &SimulatedEnv, seed: u64, roomy: bool) -> Result<Base> {
-    let setup = Setup::simulated(disk, env);
+    let setup = Setup { supplied: seed % 4 >= 2, ..Setup::simulated(disk, env) };
     Eager::set(seed.is_multiple_of(2));
     Base::open(if roomy { Setup { frames: 2048, log_size: 8 << 20, ..setup } } else { setup })
 }

@@ -3,6 +3,7 @@
 mod chains;
 mod checks;
 mod crash;
+mod entry_versions;
 mod frames;
 mod freezing;
 mod model;
@@ -18,7 +19,8 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use windfall_sim::{SimulatedDisk, SimulatedEnv};
 
 use super::{
-    Edit, Ids, Mode, RowTarget, Secondary, Stop, Transactions, Trx, Value,
+    Edit, EntryForm, Ids, Mode, RowTarget, Secondary, Stop, SuppliedChange, SuppliedEntry, Transactions, Trx,
+    Value,
     locks::{LockTimeout, RowMode, Waits},
     mvcc::value,
     row::{self, secondary},
@@ -58,6 +60,8 @@ pub(super) struct Base {
     pub clustered: Arc<Tree>,
     pub unique: Arc<Tree>,
     pub plain: Arc<Tree>,
+    /// How the entries of the secondary trees come apart.
+    pub form: EntryForm,
     workers: Mutex<Vec<Worker>>,
 }
 
@@ -68,6 +72,8 @@ pub(super) struct Setup {
     pub frames: usize,
     pub log_size: u64,
     pub purge: bool,
+    /// Whether the calls supply the entries of the secondary trees, with payloads.
+    pub supplied: bool,
 }
 
 impl Setup {
@@ -78,6 +84,7 @@ impl Setup {
             frames: 128,
             log_size: 256 << 10,
             purge: true,
+            supplied: false,
         }
     }
 }
@@ -102,7 +109,7 @@ fn record_files(pool: &BufferPool, system: &SystemTree) -> Result<()> {
 
 impl Base {
     pub(super) fn open(setup: Setup) -> Result<Self> {
-        let Setup { disk, env, frames, log_size, purge } = setup;
+        let Setup { disk, env, frames, log_size, purge, supplied } = setup;
         let health = Health::new();
         let mut control = if disk.len(FileName::Control)?.is_none() {
             Doublewrite::create(&*disk, PAGE_SIZE, BATCH_PAGES)?;
@@ -216,14 +223,16 @@ impl Base {
             system,
             transactions,
             checkpointer,
+            form: if supplied { EntryForm::Supplied { usual: 3 } } else { EntryForm::Terminated },
             workers: Mutex::new(Rank::Leaf, workers),
         })
     }
 
     pub(super) fn secondaries(&self) -> [Secondary<'_>; 2] {
+        let form = self.form;
         [
-            Secondary { tree: &self.unique, unique: true, name: "unique" },
-            Secondary { tree: &self.plain, unique: false, name: "plain" },
+            Secondary { tree: &self.unique, unique: true, name: NAMES[0], form },
+            Secondary { tree: &self.plain, unique: false, name: NAMES[1], form },
         ]
     }
 
@@ -244,6 +253,17 @@ impl Base {
 
     pub(super) fn delete(&self, key: &[u8]) -> Result<Option<row::Changed>> {
         self.transactions.delete(&self.target(&self.secondaries()), key)
+    }
+
+    /// Returns the index key and the payload of a row with this value in a secondary tree.
+    pub(super) fn entry_of(&self, n: usize, value: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
+        let key = keys_of(value).swap_remove(n)?;
+        Some(if self.form == EntryForm::Terminated {
+            (key, Vec::new())
+        } else {
+            // The length makes it self-delimiting.
+            ([&[key.len() as u8], &key[..]].concat(), payload_of(n, value))
+        })
     }
 
     pub(super) fn sync(&self) -> Result<()> {
@@ -281,12 +301,17 @@ impl Base {
             let mut cursor = tree.cursor();
             while cursor.next().map_err(text)? {
                 if !cursor.header().unwrap().is_deleted() {
-                    found.insert(cursor.key().to_vec());
+                    let parts = self.form.split(cursor.key(), cursor.value()).unwrap();
+                    let index_key = self.form.index_key(parts.index);
+                    found.insert((index_key, parts.row.to_vec(), parts.payload.to_vec()));
                 }
             }
             let expected: BTreeSet<_> = model
                 .iter()
-                .filter_map(|(key, value)| Some(secondary::entry_key(&keys_of(value)[n].clone()?, key)))
+                .filter_map(|(key, value)| {
+                    let (index_key, payload) = self.entry_of(n, value)?;
+                    Some((index_key, key.clone(), payload))
+                })
                 .collect();
             if found != expected {
                 return Err(format!("secondary tree {n} holds {found:?}, not {expected:?}"));
@@ -388,9 +413,53 @@ pub(super) fn change(
     value: Option<&[u8]>,
 ) -> Result<()> {
     unblocked(trx, |trx| {
-        let mut edit = value.map_or_else(Edit::delete, |value| Edit::write(Value::Bytes(value), Mode::Put));
-        row::change(trx, target, key, &mut edit, false).map(drop)
+        let new = value.map(|value| (Value::Bytes(value), Mode::Put));
+        with_entries(target, key, value, new, |edit| row::change(trx, target, key, edit, false).map(drop))
     })
+}
+
+const NAMES: [&str; 2] = ["unique", "plain"];
+
+/// Makes a change, with the entries of the row before and after it if the table takes them from the caller. No other
+/// thread may change the row meanwhile. `after` is the new value, also if that is read from a source.
+fn with_entries<T>(
+    target: &RowTarget<'_>,
+    key: &[u8],
+    after: Option<&[u8]>,
+    new: Option<(Value<'_>, Mode)>,
+    run: impl FnOnce(&mut Edit<'_>) -> T,
+) -> T {
+    let mut before = Vec::new();
+    let is_there = value::get(target.clustered, key, &mut before).unwrap_or(false);
+    let entry = |n: usize, value: &[u8]| {
+        let key = keys_of(value).swap_remove(n)?;
+        Some(([&[key.len() as u8], &key[..]].concat(), payload_of(n, value)))
+    };
+    let sides = [is_there.then_some(&before[..]), after];
+    let both = [0, 1].map(|n| sides.map(|value| value.and_then(|value| entry(n, value))));
+    let changes = [0, 1].map(|n| {
+        let supplied = |side: usize| {
+            both[n][side].as_ref().map(|(key, payload)| SuppliedEntry::new(key).payload(payload))
+        };
+        SuppliedChange { index: NAMES[n], old: supplied(0), new: supplied(1) }
+    });
+    let mut edit = match new {
+        None => Edit::delete(),
+        Some((Value::Bytes(bytes), mode)) => Edit::write(Value::Bytes(bytes), mode),
+        // A source for as long as the entries.
+        Some((Value::Source { length, source }, mode)) => {
+            Edit::write(Value::Source { length, source: &mut *source }, mode)
+        }
+    };
+    if target.secondaries.iter().any(|secondary| secondary.form != EntryForm::Terminated) {
+        edit = edit.with_entries(&changes);
+    }
+    run(&mut edit)
+}
+
+/// Returns the payload of a row's entry in a secondary tree: none for a short value, otherwise of one of four lengths.
+fn payload_of(n: usize, value: &[u8]) -> Vec<u8> {
+    value.get(3).map_or_else(Vec::new, |fill| vec![*fill; [0, 5, 200, 900][(usize::from(*fill) + n) % 4]])
 }
 
 /// Reads a row with an exclusive lock in a transaction.
@@ -400,7 +469,7 @@ pub(super) fn lock(
     key: &[u8],
     value: &mut Vec<u8>,
 ) -> Result<bool> {
-    let read = row::LockingRead { mode: RowMode::Exclusive, whole: true, accepts: None };
+    let read = row::LockingRead { mode: RowMode::Exclusive, whole: true, entry: None };
     unblocked(trx, |trx| {
         let owner = || Owner::Unknown;
         row::read_locked(trx, target.clustered, key, read, value, owner)
@@ -416,17 +485,32 @@ impl Transactions {
         value: Value<'_>,
         mode: Mode,
     ) -> Result<Option<Lsn>> {
-        Ok(self.alone(target, key, Edit::write(value, mode))?.and_then(|changed| changed.end))
+        let after = if let Value::Bytes(bytes) = value { bytes } else { &[] };
+        self.write_bytes(target, key, after, value, mode)
+    }
+
+    /// As [`Transactions::write`]. `bytes` is the value, also if that is read from a source.
+    fn write_bytes(
+        &self,
+        target: &RowTarget<'_>,
+        key: &[u8],
+        bytes: &[u8],
+        value: Value<'_>,
+        mode: Mode,
+    ) -> Result<Option<Lsn>> {
+        let new = Some((value, mode));
+        let changed = with_entries(target, key, Some(bytes), new, |edit| self.alone(target, key, edit))?;
+        Ok(changed.and_then(|changed| changed.end))
     }
 
     /// Deletes a row, as a transaction of its own. Returns whether there was one, with the LSN.
     pub(super) fn delete(&self, target: &RowTarget<'_>, key: &[u8]) -> Result<Option<row::Changed>> {
-        self.alone(target, key, Edit::delete())
+        with_entries(target, key, None, None, |edit| self.alone(target, key, edit))
     }
 
-    fn alone(&self, target: &RowTarget<'_>, key: &[u8], mut edit: Edit<'_>) -> Result<Option<row::Changed>> {
+    fn alone(&self, target: &RowTarget<'_>, key: &[u8], edit: &mut Edit<'_>) -> Result<Option<row::Changed>> {
         let mut call = row::SingleCall::new(self, LOCK_TIMEOUT);
-        row::retry(&mut call, |call| row::change(&mut call.trx, target, key, &mut edit, true).map(Some))
+        row::retry(&mut call, |call| row::change(&mut call.trx, target, key, edit, true).map(Some))
     }
 }
 

@@ -1,5 +1,5 @@
 //! Row operations against a model, with failures and rollbacks at every step. In half of the histories each change
-//! first freezes its leaf.
+//! first freezes its leaf, and in half of them the calls supply the entries of the indexes, with payloads.
 
 use std::io::Read;
 
@@ -81,6 +81,7 @@ struct Run {
     disk: SimulatedDisk,
     base: Option<Base>,
     rows: Rows,
+    supplied: bool,
 }
 
 impl Run {
@@ -94,6 +95,7 @@ impl Run {
         }
         let mut setup = Setup::simulated(&self.disk, &SimulatedEnv::new(3));
         setup.purge = false;
+        setup.supplied = self.supplied;
         setup.log_size = 64 << 20;
         self.base = Some(Base::open(setup).unwrap());
     }
@@ -107,7 +109,7 @@ impl Run {
         } else {
             Value::Bytes(value)
         };
-        let done = base.transactions.write(&base.target(&base.secondaries()), key, new, mode);
+        let done = base.transactions.write_bytes(&base.target(&base.secondaries()), key, value, new, mode);
         let failed = fail_at > 0 && base.transactions.undo_context().failpoint.steps_left() == 0;
         base.transactions.fail_at(0);
         match (done, expect(&self.rows, key, value, mode)) {
@@ -171,9 +173,13 @@ impl Run {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
     #[test]
-    fn rows_match_the_model(ops in prop::collection::vec(op(), 1..50), eager in any::<bool>()) {
+    fn rows_match_the_model(
+        ops in prop::collection::vec(op(), 1..50),
+        eager in any::<bool>(),
+        supplied in any::<bool>(),
+    ) {
         Eager::set(eager);
-        let mut run = Run { disk: SimulatedDisk::new(1), base: None, rows: Rows::new() };
+        let mut run = Run { disk: SimulatedDisk::new(1), base: None, rows: Rows::new(), supplied };
         run.reopen();
         for op in ops {
             let what = format!("{op:?}");

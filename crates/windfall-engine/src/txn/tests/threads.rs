@@ -24,6 +24,7 @@ fn base() -> Arc<Base> {
         frames: 256,
         log_size: 16 << 20,
         purge: true,
+        supplied: false,
     };
     Arc::new(Base::open(setup).unwrap())
 }

@@ -1,8 +1,9 @@
 //! Undo: the records of changes, their rollback and their purge.
 //!
 //! **Purpose.** Each row change writes an undo record (`record`) to a stream (`stream`; `directory` has all of them).
-//! The record is read by readers of older versions (`versions`), by rollback (`rollback`), and by purge (`purge`),
-//! which removes delete-marked entries and old values of committed transactions, and drops the undo itself.
+//! The record is read by readers of older versions (`versions`, `entry_versions`), by rollback (`rollback`), and by
+//! purge (`purge`), which removes delete-marked entries and old values of committed transactions, and drops the undo
+//! itself.
 //!
 //! **Invariants.** Nothing here depends on transactions as such, only on their ids: `mvcc` answers which of them have
 //! ended (test: `the_workspace_keeps_the_house_rules`). The state of a transaction as a whole is in the layer above
@@ -10,6 +11,7 @@
 
 pub mod chains;
 pub mod directory;
+pub mod entry_versions;
 pub(crate) mod followers;
 pub mod limit;
 pub mod position;
@@ -23,6 +25,7 @@ pub mod temporary;
 pub mod versions;
 
 pub use directory::Streams;
+pub use entry_versions::{EntryAndRow, FoundEntry};
 pub use followers::{Follower, Followers, Following};
 pub use limit::{UndoLimit, UndoLimitAction};
 pub use purge::Purge;

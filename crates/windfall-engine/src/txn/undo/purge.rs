@@ -518,11 +518,11 @@ impl Purge {
             Body::Row { space, key, change, touches } => {
                 let marks: Vec<(&Touch, EntryHeader)> = touches
                     .iter()
-                    .filter_map(|touch| match touch.change {
+                    .filter_map(|touch| match &touch.change {
                         EntryChange::Marked(_) if !stored.rolled_back => Some((touch, version)),
                         // It is delete-marked again, as it was when the record that marked it first was purged without
                         // effect.
-                        EntryChange::Revived(before) if stored.rolled_back => Some((touch, before)),
+                        EntryChange::Revived(before) if stored.rolled_back => Some((touch, before.header)),
                         _ => None,
                     })
                     .collect();

@@ -23,8 +23,9 @@
 //! | 4 | number of secondary entries, then each: |
 //! | 8 | its tablespace |
 //! | 4 + n | its key |
-//! | 1 | what was done: 1 inserted, 2 revived, 3 marked as deleted |
-//! | 16 | revived, marked: the version header before |
+//! | 1 | what was done: 1 inserted, 2 revived, 3 marked as deleted, 4 given another value; bit 7: it had a value |
+//! | 16 | revived, marked, given another value: the version header before |
+//! | 4 + n | with bit 7: the value before, at least one byte |
 //!
 //! A version header is the transaction (6), the flags (2; 1 delete-marked, 2 overflow reference, other bits zero) and
 //! the undo position (8), also of an entry that stores less of it.
@@ -35,14 +36,40 @@ use crate::{
 };
 
 /// The change of a secondary entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EntryChange {
     /// There was no entry.
     Inserted,
-    /// There was a delete-marked entry with this header.
-    Revived(EntryHeader),
-    /// There was a live entry with this header, which is now delete-marked.
-    Marked(EntryHeader),
+    /// There was this delete-marked entry.
+    Revived(EntryBefore),
+    /// There was this live entry, which is now delete-marked and has the same value.
+    Marked(EntryBefore),
+    /// There was this live entry, which now has another value.
+    Replaced(EntryBefore),
+}
+
+/// A secondary entry before a change.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EntryBefore {
+    /// Its header.
+    pub header: EntryHeader,
+    /// Its value.
+    pub value: Vec<u8>,
+}
+
+impl EntryChange {
+    /// Returns the entry before the change; `None` if there was none.
+    pub fn before(&self) -> Option<&EntryBefore> {
+        match self {
+            Self::Inserted => None,
+            Self::Revived(before) | Self::Marked(before) | Self::Replaced(before) => Some(before),
+        }
+    }
+
+    /// Returns whether the entry was live before the change.
+    pub fn was_live(&self) -> bool {
+        matches!(self, Self::Marked(_) | Self::Replaced(_))
+    }
 }
 
 /// A secondary entry that a row change touched.
@@ -125,6 +152,9 @@ const OVERFLOW: u8 = 4;
 const INSERTED: u8 = 1;
 const REVIVED: u8 = 2;
 const MARKED: u8 = 3;
+const REPLACED: u8 = 4;
+/// A value follows the header.
+const HAD_VALUE: u8 = 0x80;
 
 const SHORT: &str = "an undo record is cut short";
 const UNKNOWN_FLAG: &str = "an undo record has an unknown flag of an entry";
@@ -188,13 +218,24 @@ impl Fields<'_> {
     fn touch(&mut self) -> Result<Touch, &'static str> {
         let space = SpaceId(self.u64()?);
         let key = self.bytes()?;
-        let change = match self.u8()? {
-            INSERTED => EntryChange::Inserted,
-            REVIVED => EntryChange::Revived(self.header()?),
-            MARKED => EntryChange::Marked(self.header()?),
+        let code = self.u8()?;
+        let change = match code & !HAD_VALUE {
+            INSERTED if code == INSERTED => EntryChange::Inserted,
+            REVIVED => EntryChange::Revived(self.before(code)?),
+            MARKED => EntryChange::Marked(self.before(code)?),
+            REPLACED => EntryChange::Replaced(self.before(code)?),
             _ => return Err("an unknown change of a secondary entry"),
         };
         Ok(Touch { space, key, change })
+    }
+
+    fn before(&mut self, code: u8) -> Result<EntryBefore, &'static str> {
+        let (header, had_value) = (self.header()?, code & HAD_VALUE != 0);
+        let value = if had_value { self.bytes()? } else { Vec::new() };
+        if had_value == value.is_empty() {
+            return Err("an undo record has an empty value of a secondary entry");
+        }
+        Ok(EntryBefore { header, value })
     }
 }
 
@@ -224,7 +265,9 @@ impl UndoRecord {
 
     /// Returns the maximum length of the record of a row change, in bytes.
     pub(crate) fn row_bound(key: usize, value: usize, touches: &[Touch]) -> usize {
-        let touched: usize = touches.iter().map(|touch| 8 + 4 + touch.key.len() + 1 + HEADER).sum();
+        let before = |touch: &Touch| touch.change.before().map_or(0, |before| 4 + before.value.len());
+        let touched: usize =
+            touches.iter().map(|touch| 8 + 4 + touch.key.len() + 1 + HEADER + before(touch)).sum();
         FIXED + 4 + key + HEADER + 4 + value + 4 + touched
     }
 
@@ -260,14 +303,21 @@ impl UndoRecord {
                 for touch in touches {
                     out.extend_from_slice(&touch.space.0.to_le_bytes());
                     put(out, &touch.key);
-                    let (change, header) = match touch.change {
-                        EntryChange::Inserted => (INSERTED, None),
-                        EntryChange::Revived(header) => (REVIVED, Some(header)),
-                        EntryChange::Marked(header) => (MARKED, Some(header)),
+                    let code = match touch.change {
+                        EntryChange::Inserted => INSERTED,
+                        EntryChange::Revived(_) => REVIVED,
+                        EntryChange::Marked(_) => MARKED,
+                        EntryChange::Replaced(_) => REPLACED,
                     };
-                    out.push(change);
-                    if let Some(header) = header {
-                        put_header(out, header);
+                    match touch.change.before() {
+                        None => out.push(code),
+                        Some(EntryBefore { header, value }) => {
+                            out.push(if value.is_empty() { code } else { code | HAD_VALUE });
+                            put_header(out, *header);
+                            if !value.is_empty() {
+                                put(out, value);
+                            }
+                        }
                     }
                 }
             }
@@ -335,10 +385,12 @@ mod tests {
     }
 
     fn touch() -> impl Strategy<Value = Touch> {
+        let before = || (header(), bytes()).prop_map(|(header, value)| EntryBefore { header, value });
         let change = prop_oneof![
             Just(EntryChange::Inserted),
-            header().prop_map(EntryChange::Revived),
-            header().prop_map(EntryChange::Marked)
+            before().prop_map(EntryChange::Revived),
+            before().prop_map(EntryChange::Marked),
+            before().prop_map(EntryChange::Replaced)
         ];
         (any::<u64>(), bytes(), change).prop_map(|(space, key, change)| Touch {
             space: SpaceId(space),
@@ -366,12 +418,14 @@ mod tests {
     #[test]
     fn a_header_with_an_unknown_flag_is_refused() {
         let header = EntryHeader { flags: 3, ..EntryHeader::new(TrxId(5), UndoPos(6)) };
+        let before = EntryBefore { header, value: vec![3] };
         let touch = |change| vec![Touch { space: SpaceId(2), key: vec![1], change }];
         for (change, touches) in [
             (RowChange::Delete { header }, Vec::new()),
             (RowChange::Update { header, value: vec![2] }, Vec::new()),
-            (RowChange::Insert, touch(EntryChange::Revived(header))),
-            (RowChange::Insert, touch(EntryChange::Marked(header))),
+            (RowChange::Insert, touch(EntryChange::Revived(before.clone()))),
+            (RowChange::Insert, touch(EntryChange::Marked(before.clone()))),
+            (RowChange::Insert, touch(EntryChange::Replaced(before))),
         ] {
             let body = Body::Row { space: SpaceId(1), key: Vec::new(), change, touches };
             let mut bytes = Vec::new();

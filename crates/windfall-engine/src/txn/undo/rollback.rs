@@ -72,6 +72,14 @@ pub(in crate::txn) fn log_for(context: &UndoContext, record: &UndoRecord) -> Res
     let mut bytes = LOG_BYTES_OF_END;
     if let Body::Row { space, key, change, touches } = &record.body {
         bytes += LOG_BYTES_PER_ENTRY * (1 + touches.len() as u64);
+        for touch in touches {
+            if let EntryChange::Revived(before) | EntryChange::Replaced(before) = &touch.change
+                && !before.value.is_empty()
+            {
+                // Others may have used the space that it has left.
+                bytes += before.value.len() as u64 + split_log_limit(context.pool.page_size());
+            }
+        }
         if let RowChange::Update { value, .. } = change {
             bytes += (key.len() + value.len()) as u64;
             let mut now = Vec::new();
@@ -104,7 +112,7 @@ pub(in crate::txn) fn undo(
     match &record.body {
         Body::Row { space, key, change, touches } => {
             for touch in touches.iter().rev() {
-                if let Some(tree) = context.tree(touch.space) {
+                if let Some(tree) = context.tree(touch.space).map(Tree::with_log_reserved) {
                     unless_dropped(undo_touch(&tree, version, touch))?;
                 }
             }
@@ -151,20 +159,33 @@ pub(in crate::txn) fn merge(tree: &Tree, key: &[u8]) {
 }
 
 fn undo_touch(tree: &Tree, version: EntryHeader, touch: &Touch) -> Result<bool> {
-    let mut mtr = Mtr::begin(tree.store())?;
-    let mut located = tree.seek_for_change(&mut mtr, &touch.key, Room::Keep)?;
-    let version = match touch.change {
-        EntryChange::Inserted => version.of_insert(),
-        EntryChange::Revived(_) | EntryChange::Marked(_) => version,
+    let (version, room) = match &touch.change {
+        EntryChange::Inserted => (version.of_insert(), Room::Keep),
+        EntryChange::Marked(_) => (version, Room::Keep),
+        EntryChange::Revived(before) | EntryChange::Replaced(before) => {
+            // An entry that the change has not come to may have a shorter header, and needs no room. One with this
+            // version has a whole header, so only a longer value may need a split, for which log is reserved. No other
+            // thread changes it.
+            if !carries(tree.get_into(&touch.key, &mut Vec::new())?, version) {
+                return Ok(true);
+            }
+            (version, Room::Value(before.value.len()))
+        }
     };
+    let mut mtr = Mtr::begin(tree.store())?;
+    let mut located = tree.seek_for_change(&mut mtr, &touch.key, room)?;
     if !carries(located.header(), version) {
         return Ok(true);
     }
-    let small = match touch.change {
+    debug_assert!(
+        touch.change.before().is_none_or(|before| !carries(Some(before.header), version)),
+        "a secondary entry was changed by itself"
+    );
+    let small = match &touch.change {
         EntryChange::Inserted => located.remove(&mut mtr),
-        EntryChange::Revived(before) | EntryChange::Marked(before) => {
-            debug_assert!(!carries(Some(before), version), "a secondary entry was changed by itself");
-            located.set_header(&mut mtr, before)
+        EntryChange::Marked(before) => located.set_header(&mut mtr, before.header),
+        EntryChange::Revived(before) | EntryChange::Replaced(before) => {
+            located.replace(&mut mtr, before.header, &before.value)
         }
     };
     mtr.commit()?;

@@ -20,7 +20,7 @@
 use super::{
     directory::Streams,
     position::byte_of,
-    record::{Body, RowChange, UndoRecord},
+    record::{Body, RowChange, Touch, UndoRecord},
 };
 use crate::{
     error::{CorruptError, Error, Owner, Result, TransactionError},
@@ -173,21 +173,36 @@ impl Versions {
         &self,
         space: SpaceId,
         key: &[u8],
+        header: EntryHeader,
+        value: &mut Vec<u8>,
+        visibility: Visibility<'_>,
+    ) -> Result<Option<EntryHeader>> {
+        self.row_version_with(space, key, header, value, visibility, |_| ())
+    }
+
+    /// As [`Versions::row_version`], and passes to `note` the index entries that each change after that version has
+    /// touched, the newest change first.
+    pub(super) fn row_version_with(
+        &self,
+        space: SpaceId,
+        key: &[u8],
         mut header: EntryHeader,
         value: &mut Vec<u8>,
         visibility: Visibility<'_>,
+        mut note: impl FnMut(&[Touch]),
     ) -> Result<Option<EntryHeader>> {
         while !visibility.sees(header.trx) {
             if !header.has_undo() {
                 return Ok(None);
             }
             let record = self.maker_of(space, header)?;
-            let Body::Row { space: of, key: row, change, .. } = record.body else {
+            let Body::Row { space: of, key: row, change, touches } = record.body else {
                 return Err(lost(space, header));
             };
             if of != space || row != key {
                 return Err(lost(space, header));
             }
+            note(&touches);
             match change {
                 // An inserted entry names no record.
                 RowChange::Insert => return Err(lost(space, header)),
@@ -199,6 +214,17 @@ impl Versions {
             }
         }
         Ok(Some(header).filter(|header| !header.is_deleted()))
+    }
+
+    /// Returns the index entries that were touched when a version was made.
+    ///
+    /// # Errors
+    /// Damage, I/O.
+    pub(super) fn touches_of(&self, space: SpaceId, header: EntryHeader) -> Result<Vec<Touch>> {
+        match self.maker_of(space, header)?.body {
+            Body::Row { touches, .. } => Ok(touches),
+            Body::Overflow { .. } => Err(lost(space, header)),
+        }
     }
 
     /// Returns the record that made a version.

@@ -1,0 +1,270 @@
+//! Entries of secondary indexes: their form, and those that a caller supplies.
+//!
+//! **Purpose.** The key of an entry is its *index part*, then the row's key. The index part of most indexes is made of
+//! the row's value, and ends with a terminator ([`secondary`]). Of other indexes the caller supplies it with each
+//! change of a row, as bytes that are stored as they are, with a payload that covering reads return.
+//!
+//! **Invariants.** An entry comes apart where it was put together (tests: `supplied_entries_come_apart_again`,
+//! `entries_are_in_order_and_come_apart_again`).
+//!
+//! **Reasons.** The index parts that a caller supplies must be self-delimiting: none is a proper prefix of another one.
+//! Then entries are in the order of their index parts, and of their rows' keys where these are equal. The engine could
+//! check it only against all other entries. It refuses an entry with the bytes of another row's, which would otherwise
+//! be taken for it; apart from that, entries are then in the order of their bytes, and a unique index also refuses an
+//! index part that begins another one.
+//!
+//! # The value of an entry
+//!
+//! In an index with terminators it is empty. In an index with supplied entries it is empty as well if the index part
+//! has the *usual length* of the index and there is no payload, and else:
+//!
+//! | size | field |
+//! | --- | --- |
+//! | 2 | length of the index part |
+//! | | payload |
+
+use super::secondary;
+use crate::error::{Owner, Result, UsageError};
+
+/// Bytes of the length in the value of a supplied entry.
+const LENGTH_BYTES: usize = 2;
+
+/// The greatest length of a payload in bytes, if pages have at least 8 KiB. In smaller pages a value, with the length
+/// of the index part, has at most a quarter of the page.
+pub const PAYLOAD_MAX: usize = 1024;
+
+/// How the entries of a secondary tree come apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EntryForm {
+    /// The index part is made of the row's value, and ends with a terminator.
+    #[default]
+    Terminated,
+    /// The caller supplies the index part. It usually has this length in bytes.
+    Supplied {
+        /// The usual length.
+        usual: u16,
+    },
+}
+
+/// The parts of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EntryParts<'e> {
+    /// The index part, as it is stored.
+    pub index: &'e [u8],
+    /// The key of the row.
+    pub row: &'e [u8],
+    /// The payload.
+    pub payload: &'e [u8],
+}
+
+impl EntryForm {
+    /// Takes an entry apart, given its key and its value. Returns `None` for one that is not valid.
+    pub fn split<'e>(self, key: &'e [u8], value: &'e [u8]) -> Option<EntryParts<'e>> {
+        let (length, payload) = match self {
+            Self::Terminated => {
+                let index = secondary::index_part_of(key).filter(|_| value.is_empty())?;
+                return Some(EntryParts { index, row: &key[index.len()..], payload: &[] });
+            }
+            Self::Supplied { usual } if value.is_empty() => (usual, &[][..]),
+            Self::Supplied { usual } => {
+                let (length, payload) = value.split_first_chunk::<LENGTH_BYTES>()?;
+                let length = u16::from_le_bytes(*length);
+                if length == usual && payload.is_empty() {
+                    return None;
+                }
+                (length, payload)
+            }
+        };
+        let (index, row) = key.split_at_checked(length.into())?;
+        Some(EntryParts { index, row, payload })
+    }
+
+    /// Returns the index key of an index part: the bytes from which that was made, or that the caller has supplied.
+    pub fn index_key(self, index: &[u8]) -> Vec<u8> {
+        match self {
+            Self::Terminated => secondary::unescaped(index),
+            Self::Supplied { .. } => index.to_vec(),
+        }
+    }
+
+    /// Returns the lower bound of the entries with this index key and greater ones. For supplied entries it may be any
+    /// first bytes of them.
+    pub fn start_of(self, index_key: &[u8]) -> Vec<u8> {
+        match self {
+            Self::Terminated => secondary::prefix_of(index_key),
+            Self::Supplied { .. } => index_key.to_vec(),
+        }
+    }
+
+    /// Returns the lower bound of the entries with greater index keys; `None` if there are no greater ones.
+    pub fn end_of(self, index_key: &[u8]) -> Option<Vec<u8>> {
+        let mut bound = self.start_of(index_key);
+        let last = bound.iter().rposition(|byte| *byte != 0xff)?;
+        bound.truncate(last + 1);
+        bound[last] += 1;
+        Some(bound)
+    }
+
+    /// Returns the value of a supplied entry.
+    pub(in crate::txn) fn value_of(self, index: &[u8], payload: &[u8]) -> Vec<u8> {
+        match self {
+            Self::Terminated => Vec::new(),
+            Self::Supplied { usual } if index.len() == usize::from(usual) && payload.is_empty() => Vec::new(),
+            Self::Supplied { .. } => {
+                let length = u16::try_from(index.len()).expect("the key limit is below 64 KiB");
+                [&length.to_le_bytes(), payload].concat()
+            }
+        }
+    }
+}
+
+/// An entry of a row that the caller supplies, in an index that does not make its entries itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SuppliedEntry<'a> {
+    /// The key in the index: any bytes, in the order of `memcmp`. They must be self-delimiting: no key of the index is
+    /// the beginning of another one. A fixed length does it, or a terminator that the rest does not contain. The
+    /// keys of the index and of the row together are at most as long as one key of a table may be.
+    pub key: &'a [u8],
+    /// Bytes that are stored with it: at most 1,024, with pages of 4 KiB at most 1,022.
+    pub payload: &'a [u8],
+    /// Whether a unique index accepts the entry whatever other rows have: for NULL. Other entries of the same key must
+    /// say so, too.
+    pub may_repeat: bool,
+}
+
+impl<'a> SuppliedEntry<'a> {
+    /// Returns an entry with this key, without payload.
+    pub fn new(key: &'a [u8]) -> Self {
+        Self { key, payload: &[], may_repeat: false }
+    }
+
+    /// Gives it a payload.
+    #[must_use]
+    pub fn payload(self, payload: &'a [u8]) -> Self {
+        Self { payload, ..self }
+    }
+
+    /// Allows other rows to have the same key in a unique index.
+    #[must_use]
+    pub fn may_repeat(self) -> Self {
+        Self { may_repeat: true, ..self }
+    }
+}
+
+/// The entry of a row in an index before and after a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SuppliedChange<'a> {
+    /// The name of the index.
+    pub index: &'a str,
+    /// The entry before; `None` if the row is not in the index. That it is not is the caller's word: an entry that is
+    /// left out here stays in the index, and leads to no row.
+    pub old: Option<SuppliedEntry<'a>>,
+    /// The entry after; `None` if the row is not in the index.
+    pub new: Option<SuppliedEntry<'a>>,
+}
+
+/// An entry of a row as it is stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub key: Vec<u8>,
+    /// The length of the index part.
+    pub index_bytes: usize,
+    pub value: Vec<u8>,
+    /// Whether no other row may have the same index part.
+    pub is_unique: bool,
+}
+
+impl Entry {
+    /// Returns the entry of a row with this index key, which is made of its value.
+    pub(super) fn terminated(index_key: &[u8], row: &[u8], is_unique: bool) -> Self {
+        let key = secondary::entry_key(index_key, row);
+        Self { index_bytes: key.len() - row.len(), key, value: Vec::new(), is_unique }
+    }
+
+    /// Returns the entry of a row that the caller has supplied.
+    ///
+    /// # Errors
+    /// [`UsageError::PayloadTooLong`].
+    pub(super) fn supplied(
+        supplied: &SuppliedEntry<'_>,
+        row: &[u8],
+        form: EntryForm,
+        is_unique: bool,
+        inline_limit: usize,
+        owner: impl FnOnce() -> Owner,
+    ) -> Result<Self> {
+        let SuppliedEntry { key, payload, may_repeat } = *supplied;
+        let limit = PAYLOAD_MAX.min(inline_limit - LENGTH_BYTES);
+        if payload.len() > limit {
+            let length = payload.len();
+            return Err(UsageError::PayloadTooLong { owner: owner(), length, limit }.into());
+        }
+        // A key that is too long is refused by its length with the row's key.
+        let value = if key.len() > usize::from(u16::MAX) { Vec::new() } else { form.value_of(key, payload) };
+        let entry = [key, row].concat();
+        Ok(Self { key: entry, index_bytes: key.len(), value, is_unique: is_unique && !may_repeat })
+    }
+
+    /// Returns the index part.
+    pub(super) fn index_part(&self) -> &[u8] {
+        &self.key[..self.index_bytes]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn bytes(length: usize) -> impl Strategy<Value = Vec<u8>> {
+        prop::collection::vec(prop_oneof![Just(0u8), any::<u8>()], 0..length)
+    }
+
+    proptest! {
+        #[test]
+        fn supplied_entries_come_apart_again(index in bytes(8), row in bytes(8), payload in bytes(4), usual in 0..8u16) {
+            let form = EntryForm::Supplied { usual };
+            let supplied = SuppliedEntry { key: &index, payload: &payload, may_repeat: false };
+            let entry = Entry::supplied(&supplied, &row, form, true, 1024, || Owner::Unknown).unwrap();
+            prop_assert_eq!(entry.index_part(), &index[..]);
+            let parts = EntryParts { index: &index, row: &row, payload: &payload };
+            prop_assert_eq!(form.split(&entry.key, &entry.value), Some(parts));
+            let is_usual = index.len() == usize::from(usual) && payload.is_empty();
+            prop_assert_eq!(entry.value.is_empty(), is_usual);
+        }
+
+        #[test]
+        fn the_entries_of_an_index_key_are_between_its_bounds(one in bytes(6), other in bytes(6), row in bytes(4)) {
+            for form in [EntryForm::Terminated, EntryForm::Supplied { usual: 1 }] {
+                let entry = [form.start_of(&other), row.clone()].concat();
+                let (start, end) = (form.start_of(&one), form.end_of(&one));
+                let is_between = start <= entry && end.as_ref().is_none_or(|end| entry < *end);
+                prop_assert_eq!(is_between, entry.starts_with(&start), "{:?}: {:?} in {:?}", form, entry, (start, end));
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_an_entry_or_none(key in bytes(8), value in bytes(4), usual in 0..8u16) {
+            for form in [EntryForm::Terminated, EntryForm::Supplied { usual }] {
+                let Some(EntryParts { index, row, payload }) = form.split(&key, &value) else { continue };
+                prop_assert_eq!([index, row].concat(), &key[..]);
+                prop_assert_eq!(form.value_of(index, payload), &value[..]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_payload_that_is_too_long_is_refused() {
+        let form = EntryForm::Supplied { usual: 1 };
+        for (page, limit) in [(4096, 1022), (8192, 1024), (65_536, 1024)] {
+            let made = |length| {
+                let supplied = SuppliedEntry { key: b"k", payload: &vec![1; length], may_repeat: false };
+                Entry::supplied(&supplied, b"r", form, false, page / 4, || Owner::Unknown)
+            };
+            assert_eq!(made(limit).unwrap().value.len(), limit + LENGTH_BYTES);
+            let error = made(limit + 1).unwrap_err().to_string();
+            assert!(error.contains(&limit.to_string()), "{error}");
+        }
+    }
+}
