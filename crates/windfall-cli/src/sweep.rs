@@ -8,7 +8,9 @@
 //! which no other process holds open (test: `a_benchmark_that_is_killed_leaves_no_files`).
 //!
 //! **Method.** The waiting process inherits a file lock of the first process and keeps it until it is done. Only one of
-//! the two removes anything, and only once, because files with the same names may belong to another process afterwards.
+//! the two removes anything, because files with the same names may belong to another process afterwards. If the first
+//! process was killed, the waiting one removes for two seconds what a child of it may still create; without a lock, the
+//! names contain the number of the process.
 
 use std::{
     env,
@@ -27,7 +29,12 @@ use crate::args::SweepArgs;
 const TRIES: u32 = 100;
 /// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The message to the waiting process to keep the folders that may be empty.
+/// The number of checks, one after each pause, that what was removed has not come back: such a child may create its
+/// folder after the removal.
+const CHECKS: u32 = 20;
+/// The message of a first process that ends by itself.
+const ENDED: &[u8] = b"end";
+/// The same, and the folders that may be empty are kept.
 const KEEP_FOLDERS: &[u8] = b"stay";
 
 /// Files and folders that are removed at the end.
@@ -74,7 +81,7 @@ impl Drop for Sweeper {
     fn drop(&mut self) {
         if !self.ended {
             // Files that cannot be removed stay: no result depends on it.
-            let _ = self.sweep(&[]);
+            let _ = self.sweep(ENDED);
         }
     }
 }
@@ -101,11 +108,20 @@ pub(crate) fn wait(what: &SweepArgs) -> ExitCode {
     // Reading ends when the first process closes its end. A process that ends normally may have sent a message.
     let mut message = Vec::new();
     let _ = io::stdin().read_to_end(&mut message);
+    let has_ended = !message.is_empty();
     let if_empty = if message == KEEP_FOLDERS { Vec::new() } else { what.if_empty.clone() };
-    let what = SweepArgs { all: what.all.clone(), if_empty };
+    let mut what = SweepArgs { all: what.all.clone(), if_empty };
+    let mut absent = 0;
     for _ in 0..TRIES {
         if remove(&what).is_ok() {
-            return ExitCode::SUCCESS;
+            absent += 1;
+            // By now they may be another process's.
+            what.if_empty.clear();
+            if has_ended || absent > CHECKS {
+                return ExitCode::SUCCESS;
+            }
+        } else {
+            absent = 0;
         }
         thread::sleep(PAUSE);
     }
