@@ -122,8 +122,9 @@ impl Log {
 }
 
 impl AppendSlot<'_> {
-    /// Appends a group and returns its start and end. Nothing is durable yet. When the buffer is full, this call
-    /// writes. An empty payload appends a marker, which no reader returns.
+    /// Appends a group and returns its start and end. Nothing is durable yet. When a half of the buffer is full, the
+    /// background worker writes it; when all of it is full, this call writes. An empty payload appends a marker, which
+    /// no reader returns.
     ///
     /// # Errors
     /// [`UsageError`] when the payload is longer than [`Log::max_group`]; nothing is changed then. A failure to write
@@ -150,7 +151,13 @@ impl AppendSlot<'_> {
             "the log is written beyond a frame that is not complete"
         );
         let needed = Lsn(end.0.saturating_sub(log.ring.capacity()));
-        if log.written.load(SeqCst) < needed.0 {
+        let written = log.written.load(SeqCst);
+        let half = log.ring.capacity() / 2;
+        if start.0 / half != end.0 / half && log.is_to_be_written(written) {
+            // The background worker writes this half while the other one is filled.
+            log.wake.notify();
+        }
+        if written < needed.0 {
             log.counters.full.fetch_add(1, Relaxed);
             log.write_to(needed)?;
             #[cfg(not(feature = "model"))]
@@ -163,6 +170,14 @@ impl AppendSlot<'_> {
         let groups = &log.slots[self.slot].groups;
         groups.store(groups.load(Relaxed) + 1, Relaxed);
         Ok((start, end))
+    }
+}
+
+impl Log {
+    /// Returns whether the background worker is to write the buffer: at least a quarter of it is not written yet, so
+    /// no leader of commits is about to do it.
+    pub(super) fn is_to_be_written(&self, written: u64) -> bool {
+        self.end().0.saturating_sub(written) >= self.ring.capacity() / 4
     }
 }
 

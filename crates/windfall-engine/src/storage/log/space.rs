@@ -11,18 +11,19 @@
 //!
 //! **Invariants.** The low-water mark only rises (checked by `log/control.rs::update`), and only after the control file
 //! records it (test: `no_segment_is_used_again_that_the_control_file_still_needs`). A step of the background worker
-//! makes or removes at most one file, or makes the log durable once (test:
-//! `a_step_of_the_worker_makes_or_removes_one_file_or_syncs`). The prepared segments reach beyond the log's end by all
-//! outstanding reservations, and, when an ordinary reservation is made, by [`EMERGENCY_RESERVE_BYTES`] bytes more
-//! (tests: `a_reservation_is_kept_on_a_full_disk`, `reservations_leave_log_for_work_that_makes_room`). Only work that
-//! makes room uses those bytes (test: `reservations_leave_log_for_work_that_makes_room`), and it reserves little; half
-//! of them may go to rollback ([`Log::admit_rollback`]). A reservation counts in full until it is dropped, so bytes
-//! appended under it count twice for a while (test: `a_reservation_counts_in_full_until_it_is_dropped`). The
-//! reservation of a change includes what its rollback appends, and lasts until the change has ended: rollback requests
-//! nothing (tests: `a_call_appends_no_more_than_its_reservation`,
-//! `a_long_value_and_a_disk_that_becomes_full_at_every_moment`). Long data, the pages of long values and of nodes that
-//! are split or merged, is reserved for each mini-transaction separately (tests:
-//! `a_call_appends_no_more_than_its_reservation`, `a_long_value_and_a_disk_that_becomes_full_at_every_moment`).
+//! makes or removes at most one file, or writes what fills the buffer, or makes the log durable once (tests:
+//! `a_step_of_the_worker_makes_or_removes_one_file_or_syncs`, `the_worker_writes_a_half_of_the_buffer_that_is_full`).
+//! The prepared segments reach beyond the log's end by all outstanding reservations, and, when an ordinary reservation
+//! is made, by [`EMERGENCY_RESERVE_BYTES`] bytes more (tests: `a_reservation_is_kept_on_a_full_disk`,
+//! `reservations_leave_log_for_work_that_makes_room`). Only work that makes room uses those bytes (test:
+//! `reservations_leave_log_for_work_that_makes_room`), and it reserves little; half of them may go to rollback
+//! ([`Log::admit_rollback`]). A reservation counts in full until it is dropped, so bytes appended under it count twice
+//! for a while (test: `a_reservation_counts_in_full_until_it_is_dropped`). The reservation of a change includes what
+//! its rollback appends, and lasts until the change has ended: rollback requests nothing (tests:
+//! `a_call_appends_no_more_than_its_reservation`, `a_long_value_and_a_disk_that_becomes_full_at_every_moment`). Long
+//! data, the pages of long values and of nodes that are split or merged, is reserved for each mini-transaction
+//! separately (tests: `a_call_appends_no_more_than_its_reservation`,
+//! `a_long_value_and_a_disk_that_becomes_full_at_every_moment`).
 //!
 //! | request | waits for the low-water mark | bytes that must be left beyond the reservations |
 //! | --- | --- | --- |
@@ -388,8 +389,8 @@ impl Log {
         Ok(done == Cut::Small)
     }
 
-    /// Performs one step of the background worker: prepares a segment ahead, removes an unneeded one, or syncs once a
-    /// second.
+    /// Performs one step of the background worker: prepares a segment ahead, writes the half of the buffer that is
+    /// full, removes an unneeded segment, or syncs once a second.
     pub fn step(&self) -> Next {
         if self.health.is_poisoned() {
             return Next::Idle(SYNC_INTERVAL);
@@ -406,6 +407,10 @@ impl Log {
                 tracing::warn!(%error, "no log segment could be prepared ahead");
                 self.set_obstacle(&self.unprepared, Some(error));
             }
+        }
+        if self.is_to_be_written(self.written().0) {
+            // A failure has poisoned the database.
+            return self.write_to(self.end()).map_or(Next::Idle(SYNC_INTERVAL), |()| Next::Again);
         }
         if self.remove_segment() { Next::Again } else { self.every_second() }
     }

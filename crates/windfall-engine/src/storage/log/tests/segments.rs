@@ -504,6 +504,25 @@ fn a_recycled_file_has_its_header_before_its_name() {
 }
 
 #[test]
+fn the_worker_writes_a_half_of_the_buffer_that_is_full() {
+    let life = growing(SimulatedDisk::new(1), GROWING);
+    while life.log.step() == Next::Again {}
+    let half = life.log.ring.capacity() / 2;
+    let begin = life.log.end();
+    life.log.wake().timed_wait(Duration::ZERO);
+    assert!(!life.log.wake().is_notified());
+    while life.log.end().0 / half == begin.0 / half {
+        assert_eq!(life.log.written(), begin, "the log is written before half of the buffer is full");
+        life.log.begin_group().append(&[1; 9000]).unwrap();
+    }
+    let syncs = life.log.metrics().fsyncs;
+    assert!(life.log.wake().is_notified(), "the worker is not woken");
+    while life.log.step() == Next::Again {}
+    assert_eq!(life.log.written(), life.log.end());
+    assert_eq!(life.log.metrics().fsyncs, syncs, "a write ahead waits for no sync");
+}
+
+#[test]
 fn a_step_of_the_worker_makes_or_removes_one_file_or_syncs() {
     let mut life = growing(SimulatedDisk::new(1), GROWING);
     let mut most = [0; 3];
