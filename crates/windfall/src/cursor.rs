@@ -293,7 +293,7 @@ impl Cursor {
                 call.finish(found)
             }
             Reader::Alone => {
-                if self.needs_view(to) {
+                if self.needs_view(to) && !self.view.as_ref().is_some_and(|view| view.is_current()) {
                     self.take_view(self.engine.transactions.versions().view().into());
                 }
                 self.find_seen(to, None, wanted)

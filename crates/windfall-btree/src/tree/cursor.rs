@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     error::Result,
-    keys::{KeyRange, successor},
+    keys::KeyRange,
     page::{EntryHeader, Node},
 };
 
@@ -47,8 +47,9 @@ pub enum Seek<'k> {
     Below(&'k [u8]),
 }
 
-/// Entries of the first batch after a seek; each further batch takes four times as many.
-const FIRST_BATCH: usize = 8;
+/// Entries of the first batch after a seek; each further batch takes four times as many. Two, because a look-up by a
+/// unique key needs one and often asks for the next one, and a copied entry costs a tenth of a descent.
+const FIRST_BATCH: usize = 2;
 /// A batch ends after this many bytes: keys with a long common prefix take much more memory than their leaf does.
 const BATCH_BYTES: usize = 256 << 10;
 
@@ -65,8 +66,9 @@ struct Batch {
     bytes: Vec<u8>,
     entries: Vec<Entry>,
     low: Vec<u8>,
-    /// `None` is above every key.
-    high: Option<Vec<u8>>,
+    high: Vec<u8>,
+    /// Whether the range ends at `high`, and not above every key.
+    is_bounded: bool,
 }
 
 /// A position in a tree. Between calls it consists only of copied keys and entries. After an error it must be sought
@@ -86,6 +88,24 @@ impl Batch {
     fn clear(&mut self) {
         self.bytes.clear();
         self.entries.clear();
+    }
+
+    /// Returns the key at which the range ends; `None` is above every key.
+    fn high(&self) -> Option<&[u8]> {
+        self.is_bounded.then_some(&self.high[..])
+    }
+
+    /// Makes it an empty batch that ends where it begins.
+    fn end_at_low(&mut self) {
+        self.clear();
+        self.high.clone_from(&self.low);
+        self.is_bounded = true;
+    }
+
+    /// Makes it an empty batch that begins where it ends, if it is bounded.
+    fn begin_at_high(&mut self) {
+        self.clear();
+        self.low.clone_from(&self.high);
     }
 
     fn copy(&mut self, node: Node<'_>, slot: usize) {
@@ -120,20 +140,18 @@ impl Batch {
             self.copy(node, end);
             end += 1;
         }
-        let mut high = self.high.take().unwrap_or_default();
-        high.clear();
-        let bounded = match until {
+        self.high.clear();
+        self.is_bounded = match until {
             _ if end < stop => {
-                node.key_into(end, &mut high);
+                node.key_into(end, &mut self.high);
                 true
             }
             Some(until) => {
-                high.extend_from_slice(until);
+                self.high.extend_from_slice(until);
                 true
             }
-            None => node.upper_into(&mut high),
+            None => node.upper_into(&mut self.high),
         };
-        self.high = bounded.then_some(high);
         is_valid()
     }
 
@@ -142,11 +160,8 @@ impl Batch {
     fn fill_down(&mut self, node: Node<'_>, from: &[u8], limit: usize, is_valid: impl Fn() -> bool) -> bool {
         self.clear();
         // `high` is at most the leaf's upper fence, which begins with the prefix like every key of the leaf.
-        let end = self.high.as_ref().map_or(node.count(), |high| node.find(high).0);
-        debug_assert!(
-            self.high.as_deref().is_none_or(|high| from < high),
-            "a batch would begin where it ends"
-        );
+        let end = self.high().map_or(node.count(), |high| node.find(high).0);
+        debug_assert!(self.high().is_none_or(|high| from < high), "a batch would begin where it ends");
         // `from` is below `high`, and so not above the leaf.
         let from = Some(from).filter(|from| node.contains(from));
         let stop = from.map_or(0, |from| node.find(from).0);
@@ -209,18 +224,32 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
     pub fn seek(&mut self, to: Seek<'_>) -> Result<bool> {
         self.reset();
         self.sought = true;
-        let low = match to {
-            Seek::First => Vec::new(),
-            Seek::AtLeast(key) => key.to_vec(),
-            Seek::Above(key) => successor(key).into(),
-            Seek::Last => return self.down(None),
-            Seek::AtMost(key) => return self.down(Some(successor(key).into())),
-            Seek::Below(key) => return self.down(Some(key.to_vec())),
+        let Batch { low, high, is_bounded, .. } = &mut self.batch;
+        let (bound, key) = match to {
+            Seek::First => (&mut *low, &[][..]),
+            Seek::AtLeast(key) | Seek::Above(key) => (&mut *low, key),
+            Seek::AtMost(key) | Seek::Below(key) => (high, key),
+            Seek::Last => {
+                *is_bounded = false;
+                return self.down();
+            }
         };
-        let low = low.max(self.limits.from.to_vec());
+        bound.clear();
+        bound.extend_from_slice(key);
+        if matches!(to, Seek::Above(_) | Seek::AtMost(_)) {
+            // The least key above it.
+            bound.push(0);
+        }
+        if matches!(to, Seek::AtMost(_) | Seek::Below(_)) {
+            *is_bounded = true;
+            return self.down();
+        }
+        if low[..] < *self.limits.from {
+            low.clear();
+            low.extend_from_slice(&self.limits.from);
+        }
         // An empty batch, from which the cursor can move either way.
-        self.batch.low.clone_from(&low);
-        self.batch.high = Some(low);
+        self.batch.end_at_low();
         self.next()
     }
 
@@ -238,17 +267,18 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
             return Ok(true);
         }
         loop {
-            // The range after the last batch begins where that batch ended.
-            let Some(high) = self.batch.high.take_if(|high| !self.limits.ends_at(high)) else {
-                if let (Some(high), true) = (&self.batch.high, self.batch.entries.is_empty()) {
-                    self.batch.low.clone_from(high);
+            if !self.batch.is_bounded || self.limits.ends_at(&self.batch.high) {
+                if self.batch.is_bounded && self.batch.entries.is_empty() {
+                    self.batch.begin_at_high();
                 }
                 self.at = self.batch.entries.len() + 1;
                 return Ok(false);
-            };
-            self.batch.low = high;
+            }
+            // The range after the last batch begins where that batch ended.
+            self.batch.begin_at_high();
             if !self.fill(true)? {
                 self.batch.clear();
+                self.batch.is_bounded = false;
                 self.at = 1;
                 return Ok(false);
             }
@@ -274,28 +304,30 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
         self.at = 0;
         if self.limits.begins_at(Some(&self.batch.low)) {
             if self.batch.entries.is_empty() {
-                self.batch.high = Some(self.batch.low.clone());
+                self.batch.end_at_low();
             }
             return Ok(false);
         }
-        let high = core::mem::take(&mut self.batch.low);
-        self.down(Some(high))
+        self.batch.end_at_low();
+        self.down()
     }
 
-    /// Moves to the last entry below a key.
-    fn down(&mut self, mut high: Option<Vec<u8>>) -> Result<bool> {
+    /// Moves to the last entry below the upper bound of the batch.
+    fn down(&mut self) -> Result<bool> {
         if let Some(to) = self.limits.to.as_deref()
-            && high.as_ref().is_none_or(|high| to < &**high)
+            && self.batch.high().is_none_or(|high| to < high)
         {
-            high = Some(to.to_vec());
+            self.batch.high.clear();
+            self.batch.high.extend_from_slice(to);
+            self.batch.is_bounded = true;
         }
-        if self.limits.begins_at(high.as_deref()) {
-            self.batch.low = self.limits.from.to_vec();
-            self.batch.high = Some(self.batch.low.clone());
+        if self.limits.begins_at(self.batch.high()) {
+            self.batch.low.clear();
+            self.batch.low.extend_from_slice(&self.limits.from);
+            self.batch.end_at_low();
             return Ok(false);
         }
         loop {
-            self.batch.high = high;
             if !self.fill(false)? {
                 self.batch.low.clear();
                 self.batch.clear();
@@ -309,7 +341,7 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
             if self.limits.begins_at(Some(&self.batch.low)) {
                 return Ok(false);
             }
-            high = Some(core::mem::take(&mut self.batch.low));
+            self.batch.end_at_low();
         }
     }
 
@@ -320,7 +352,7 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
         // An invalid copy has overwritten only the other bound.
         loop {
             let batch = &mut self.batch;
-            let target = if up { Target::Key(&batch.low) } else { Target::Below(batch.high.as_deref()) };
+            let target = if up { Target::Key(&batch.low) } else { Target::Below(batch.high()) };
             let Some(path) = self.tree.reach(target, 0, access)? else { return Ok(false) };
             let node = Node::new(path.node.page());
             let is_valid = || path.node.is_valid();
@@ -332,8 +364,8 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
             };
             if is_copy_valid {
                 // The bounds of damaged nodes could make the cursor loop for ever.
-                let advances = match &batch.high {
-                    Some(high) => batch.low < *high || !up && batch.low.is_empty(),
+                let advances = match batch.high() {
+                    Some(high) => batch.low[..] < *high || !up && batch.low.is_empty(),
                     None => true,
                 };
                 if !advances {
@@ -358,28 +390,28 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
         if !self.sought || self.at == 0 && self.batch.entries.is_empty() {
             return Ok(());
         }
-        let Batch { bytes, low, high, entries } = &mut self.batch;
-        if self.at > entries.len() {
-            if let Some(high) = high {
+        if self.at > self.batch.entries.len() {
+            if self.batch.is_bounded {
                 // After the last entry within the limits.
-                low.clone_from(high);
-                self.batch.clear();
+                self.batch.begin_at_high();
                 self.at = 0;
                 return Ok(());
             }
             // There is no key above all others to serve as a bound.
-            self.down(None)?;
+            self.down()?;
             self.at = self.batch.entries.len() + 1;
             return Ok(());
         }
+        let Batch { bytes, low, entries, .. } = &mut self.batch;
         if let Some(entry) = self.at.checked_sub(1).and_then(|at| entries.get(at)) {
             low.clear();
             low.extend_from_slice(&bytes[entry.key.0 as usize..entry.key.1 as usize]);
-            *high = Some(successor(low).into());
+            self.batch.end_at_low();
+            // The least key above it.
+            self.batch.high.push(0);
         } else {
-            *high = Some(low.clone());
+            self.batch.end_at_low();
         }
-        self.batch.clear();
         self.at = 0;
         Ok(())
     }

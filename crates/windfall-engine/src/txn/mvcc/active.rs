@@ -115,11 +115,23 @@ struct Pinned {
     is_ended: Arc<AtomicBool>,
 }
 
+/// A pin that was just made.
+#[derive(Debug)]
+pub(super) struct NewPin {
+    pub snapshot: Arc<Snapshot>,
+    /// The number of transactions that had ended.
+    pub ends: u64,
+    pub number: u64,
+    pub is_ended: Arc<AtomicBool>,
+}
+
 #[derive(Debug, Default)]
 struct ActiveTable {
     running: BTreeMap<TrxId, ActiveEntry>,
     pins: BTreeMap<u64, Pinned>,
     next_pin: u64,
+    /// The snapshot of now, if one was made since a transaction last began or ended.
+    snapshot: Option<Arc<Snapshot>>,
     /// Bytes that the names of prepared transactions take in a checkpoint's record.
     names: usize,
 }
@@ -159,6 +171,8 @@ pub struct Active {
     env: Arc<dyn Env>,
     table: Mutex<ActiveTable>,
     oldest: AtomicU64,
+    /// The number of transactions that have ended. It changes under the lock, before [`Active::end`] returns.
+    ends: AtomicU64,
 }
 
 /// The result of a read of the newest version of an entry ([`Active::read_final`]).
@@ -178,6 +192,7 @@ impl Active {
             env,
             table: Mutex::new(Rank::Transactions, ActiveTable::default()),
             oldest: AtomicU64::new(0),
+            ends: AtomicU64::new(0),
         }
     }
 
@@ -196,6 +211,7 @@ impl Active {
                         "ids grow: the next one is above all that were assigned"
                     );
                     table.running.insert(trx, running);
+                    table.snapshot = None;
                     self.publish_oldest(&table, trx);
                     return Ok((trx, ending));
                 }
@@ -211,6 +227,7 @@ impl Active {
         let mut table = self.table.lock();
         table.names += running.log_of_name();
         let before = table.running.insert(trx, running);
+        table.snapshot = None;
         debug_assert!(before.is_none(), "recovery enters a transaction once");
     }
 
@@ -286,6 +303,8 @@ impl Active {
         table.names -= ended.as_ref().map_or(0, ActiveEntry::log_of_name);
         debug_assert!(!table.running.is_empty() || table.names == 0, "names are counted of no transaction");
         self.publish_oldest(&table, self.ids.next_trx());
+        self.ends.fetch_add(1, SeqCst);
+        table.snapshot = None;
         drop(table);
         ended.map_or((false, None), |running| (running.has_skipped_records, running.lock_owner))
     }
@@ -479,6 +498,22 @@ impl Active {
         Snapshot::new(active, high)
     }
 
+    /// Returns the snapshot of now. Views that are made while no transaction begins or ends share it.
+    fn shared_snapshot(&self, table: &mut ActiveTable) -> Arc<Snapshot> {
+        if let Some(snapshot) =
+            table.snapshot.as_ref().filter(|snapshot| snapshot.high == self.ids.next_trx())
+        {
+            debug_assert!(
+                **snapshot == self.snapshot_of(table),
+                "a transaction has begun or ended, and views share a snapshot of before"
+            );
+            return snapshot.clone();
+        }
+        let snapshot = Arc::new(self.snapshot_of(table));
+        table.snapshot = Some(snapshot.clone());
+        snapshot
+    }
+
     /// Returns the number of ids assigned since the oldest read view was made; 0 without one.
     pub fn oldest_view(&self) -> u64 {
         let table = self.table.lock();
@@ -514,10 +549,10 @@ impl Active {
     /// Returns the snapshot that limits purge: it may remove versions replaced by transactions that had ended when the
     /// oldest pin was made; without a pin, by those that have ended now.
     pub(crate) fn horizon(&self) -> Arc<Snapshot> {
-        let table = self.table.lock();
+        let mut table = self.table.lock();
         match table.pins.first_key_value() {
             Some((_, oldest)) => oldest.snapshot.clone(),
-            None => Arc::new(self.snapshot_of(&table)),
+            None => self.shared_snapshot(&mut table),
         }
     }
 
@@ -526,14 +561,19 @@ impl Active {
         self.snapshot_of(&self.table.lock())
     }
 
-    /// Pins the versions that the transactions ended by now have made. Returns their snapshot, the number of the pin,
-    /// and the flag that is set when the pin is ended.
-    pub(super) fn pin(&self) -> (Arc<Snapshot>, u64, Arc<AtomicBool>) {
+    /// Returns the number of transactions that have ended: while it stays the same, a snapshot made now is the same.
+    pub(super) fn ends(&self) -> u64 {
+        self.ends.load(SeqCst)
+    }
+
+    /// Pins the versions that the transactions ended by now have made. Returns their snapshot, their number, the number
+    /// of the pin, and the flag that is set when the pin is ended.
+    pub(super) fn pin(&self) -> NewPin {
         let since = self.env.now();
         let mut table = self.table.lock();
-        let number = table.next_pin;
+        let (number, ends) = (table.next_pin, self.ends());
         table.next_pin += 1;
-        let (snapshot, is_ended) = (Arc::new(self.snapshot_of(&table)), Arc::new(AtomicBool::new(false)));
+        let (snapshot, is_ended) = (self.shared_snapshot(&mut table), Arc::new(AtomicBool::new(false)));
         let pinned = Pinned { snapshot: snapshot.clone(), since, is_ended: is_ended.clone() };
         debug_assert!(
             table.pins.last_key_value().is_none_or(|(_, last)| {
@@ -543,7 +583,7 @@ impl Active {
         );
         let before = table.pins.insert(number, pinned);
         debug_assert!(before.is_none(), "each view has a pin of its own");
-        (snapshot, number, is_ended)
+        NewPin { snapshot, ends, number, is_ended }
     }
 
     /// Removes a pin, unless it was ended. Returns whether it was there.
@@ -647,6 +687,22 @@ mod tests {
             Ok(there)
         });
         assert_eq!((found.unwrap(), reads), (CurrentVersion::Final(None), 2));
+    }
+
+    #[test]
+    fn a_view_is_current_until_a_transaction_ends() {
+        let base = Base::open(Setup::simulated(&SimulatedDisk::new(1), &SimulatedEnv::new(1))).unwrap();
+        let active = Arc::new(Active::new(base.transactions.ids().clone(), Arc::new(SimulatedEnv::new(1))));
+        let (trx, _) = active.begin(OwnerOptions::default()).unwrap();
+        let view = ReadView::new(&active);
+        let (later, _) = active.begin(OwnerOptions::default()).unwrap();
+        assert!(view.is_current(), "a view that is made now would see neither transaction, as this one");
+        active.end(later);
+        assert!(!view.is_current(), "a view that is made now sees transaction {later}");
+        let view = ReadView::new(&active);
+        assert!(view.is_current() && view.sees(later) && !view.sees(trx));
+        active.end_views(trx, Duration::MAX);
+        assert!(!view.is_current(), "the versions that it needs may be purged");
     }
 
     #[test]

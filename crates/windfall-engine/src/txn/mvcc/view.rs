@@ -5,9 +5,13 @@
 //!
 //! **Invariants.** A view is pinned in the table of active transactions (`active`) under the lock under which ids are
 //! assigned: purge finds the pin, or has read a horizon that the view sees completely (checked by
-//! `mvcc/active.rs::pin`).
+//! `mvcc/active.rs::pin`). A view is replaced by a newer one only if that would see more: a seek of a cursor keeps its
+//! view while no transaction has ended (test: `a_view_is_current_until_a_transaction_ends`).
 
-use super::{active::Active, snapshot::Snapshot};
+use super::{
+    active::{Active, NewPin},
+    snapshot::Snapshot,
+};
 use crate::{
     error::TransactionError,
     ids::TrxId,
@@ -25,14 +29,23 @@ use crate::{
 #[derive(Debug)]
 pub struct ReadView {
     snapshot: Arc<Snapshot>,
+    /// The number of transactions that had ended when it was made.
+    ends: u64,
     pin: Pin,
 }
 
 impl ReadView {
     /// Creates a read view of what is committed now.
     pub(in crate::txn) fn new(active: &Arc<Active>) -> Self {
-        let (snapshot, number, is_ended) = active.pin();
-        Self { snapshot, pin: Pin { active: active.clone(), number, is_ended } }
+        let NewPin { snapshot, ends, number, is_ended } = active.pin();
+        Self { snapshot, ends, pin: Pin { active: active.clone(), number, is_ended } }
+    }
+
+    /// Returns whether a view that is made now would see the same versions: no transaction has ended since this one was
+    /// made. (MySQL 5.7 keeps the read view of an autocommit transaction on this condition.)
+    #[inline]
+    pub fn is_current(&self) -> bool {
+        self.ends == self.pin.active.ends() && !self.is_ended()
     }
 
     /// Returns whether it sees the versions of a transaction.
