@@ -53,6 +53,25 @@ impl KeyRange {
         self.to.as_deref().is_some_and(|to| to <= key)
     }
 
+    /// Returns the part of a range between two bounds that lies in this range.
+    pub fn clip<'k>(
+        &'k self,
+        lower: Bound<&'k [u8]>,
+        upper: Bound<&'k [u8]>,
+    ) -> (Bound<&'k [u8]>, Bound<&'k [u8]>) {
+        let lower = match lower {
+            Bound::Included(key) | Bound::Excluded(key) if *key >= *self.from => lower,
+            _ => Bound::Included(&*self.from),
+        };
+        let upper = match (upper, &self.to) {
+            (Bound::Included(key), Some(to)) if *key < **to => upper,
+            (Bound::Excluded(key), Some(to)) if *key <= **to => upper,
+            (_, Some(to)) => Bound::Excluded(&**to),
+            (_, None) => upper,
+        };
+        (lower, upper)
+    }
+
     /// Returns whether the range contains no key below this key; `None` is above all keys.
     pub fn begins_at(&self, key: Option<&[u8]>) -> bool {
         key.is_some_and(|key| key <= &*self.from)

@@ -18,11 +18,14 @@
 
 mod locking;
 
+use core::ops::{Bound, RangeBounds};
+
 use crate::{
     catalog::Table,
     engine::Engine,
     error::{CorruptError, Owner, Result},
     ids::{SpaceId, TrxId},
+    keys::KeyRange,
     scope::{Inner, RowLock, Scope},
     store::Tree,
     sync::{Arc, is_inside},
@@ -226,6 +229,23 @@ impl Cursor {
         Self { view: self.view.clone(), keeps_view, form, covers, is_range_locked, ..new }
     }
 
+    /// Restricts the cursor to the rows with keys in a range, as if the table had no others: nothing beyond the range is
+    /// read or locked. The cursor is not positioned afterwards, like a new one: a step or a seek moves it to a row, and
+    /// reads what is committed then, as a seek does. `..` is the range of all rows.
+    ///
+    /// To look up many ranges, one cursor that is restricted again for each is cheaper than many cursors or
+    /// [`Range`](crate::Range)s. A locking cursor locks row by row as it moves, and not the whole range at once.
+    pub fn set_range<K: AsRef<[u8]>>(&mut self, range: impl RangeBounds<K>) {
+        self.restrict(range.start_bound().map(AsRef::as_ref), range.end_bound().map(AsRef::as_ref));
+    }
+
+    /// As [`Cursor::set_range`].
+    pub(crate) fn restrict(&mut self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) {
+        debug_assert!(!self.keeps_view, "the cursor of an iterator is restricted to another range");
+        self.entries.set_limits(KeyRange::new(lower, upper));
+        (self.at, self.beyond, self.ended) = (At::Nothing, None, None);
+    }
+
     /// Moves to the row that `to` describes. Returns whether there is such a row; if not, the cursor is past that end.
     ///
     /// # Errors
@@ -306,9 +326,9 @@ impl Cursor {
         }
     }
 
-    /// Returns whether this move takes a new view, if it reads with one.
+    /// Returns whether this move takes a new view, if it reads with one: a seek, or the first step.
     fn needs_view(&self, to: Move<'_>) -> bool {
-        self.view.is_none() || matches!(to, Move::To(_)) && !self.keeps_view
+        self.view.is_none() || (matches!(to, Move::To(_)) || self.entries.is_new()) && !self.keeps_view
     }
 
     fn find_in_session(

@@ -62,22 +62,41 @@ pub struct IndexKey {
     pub payload: Vec<u8>,
 }
 
-/// The item that an index read returns: a whole row, or only its keys.
+/// A row found by an index, or only its entry, lent until the next step of the range or cursor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IndexEntry<'a> {
+    /// The index key.
+    pub index_key: &'a [u8],
+    /// The row's key.
+    pub key: &'a [u8],
+    /// The payload of the entry; empty unless the caller supplied one ([`SuppliedEntry`](crate::SuppliedEntry)).
+    pub payload: &'a [u8],
+    /// The row's value; empty if only entries are read.
+    pub value: &'a [u8],
+}
+
+/// The item that an iterator over an index returns: a whole row, or only its keys.
 pub trait IndexItem: Sized {
-    /// Makes the item from the index key, the row's key, the payload and the row's value, which is empty if it was not
-    /// read.
-    fn of(index_key: Vec<u8>, key: &[u8], payload: &[u8], value: &[u8]) -> Self;
+    /// Makes the item from what was found.
+    fn of(entry: IndexEntry<'_>) -> Self;
 }
 
 impl IndexItem for IndexRow {
-    fn of(index_key: Vec<u8>, key: &[u8], payload: &[u8], value: &[u8]) -> Self {
-        Self { index_key, key: key.to_vec(), value: value.to_vec(), payload: payload.to_vec() }
+    fn of(entry: IndexEntry<'_>) -> Self {
+        let IndexEntry { index_key, key, payload, value } = entry;
+        Self {
+            index_key: index_key.to_vec(),
+            key: key.to_vec(),
+            value: value.to_vec(),
+            payload: payload.to_vec(),
+        }
     }
 }
 
 impl IndexItem for IndexKey {
-    fn of(index_key: Vec<u8>, key: &[u8], payload: &[u8], _: &[u8]) -> Self {
-        Self { index_key, key: key.to_vec(), payload: payload.to_vec() }
+    fn of(entry: IndexEntry<'_>) -> Self {
+        let IndexEntry { index_key, key, payload, .. } = entry;
+        Self { index_key: index_key.to_vec(), key: key.to_vec(), payload: payload.to_vec() }
     }
 }
 
@@ -169,7 +188,7 @@ impl<A: Access> Index<A> {
     /// # Errors
     /// As [`Index::range`].
     pub fn cursor(&self) -> Result<IndexCursor> {
-        Ok(IndexCursor { entries: self.entries(self.table.reader()?)?, origin: self.origin(), row: None })
+        self.cursor_of(self.table.reader()?)
     }
 
     /// Returns a cursor over the keys of all rows in the order of the index. It is not positioned yet, and reads what
@@ -177,9 +196,13 @@ impl<A: Access> Index<A> {
     ///
     /// # Errors
     /// As [`Index::range`].
-    pub fn key_cursor(&self) -> Result<IndexCursor<IndexKey>> {
+    pub fn key_cursor(&self) -> Result<IndexCursor> {
         let entries = self.entries(self.table.reader()?)?.of_entries_alone();
-        Ok(IndexCursor { entries, origin: self.origin(), row: None })
+        Ok(IndexCursor { entries, parts: self.parts() })
+    }
+
+    pub(crate) fn cursor_of(&self, reader: Reader) -> Result<IndexCursor> {
+        Ok(IndexCursor { entries: self.entries(reader)?, parts: self.parts() })
     }
 
     pub(crate) fn range_of<K: AsRef<[u8]>>(
@@ -192,7 +215,7 @@ impl<A: Access> Index<A> {
 
     fn found<T, K: AsRef<[u8]>>(&self, entries: Cursor, range: &impl RangeBounds<K>) -> IndexRange<T> {
         let entries = Range::new(entries, entry_bounds(self.form, Bounds::of(range)));
-        IndexRange { entries, origin: self.origin(), found: PhantomData }
+        IndexRange { entries, parts: self.parts(), found: PhantomData }
     }
 
     fn entries(&self, reader: Reader) -> Result<Cursor> {
@@ -202,24 +225,45 @@ impl<A: Access> Index<A> {
         Ok(cursor.of_index(self.form))
     }
 
-    fn origin(&self) -> Origin {
-        Origin { owner: self.owner(), space: self.tree.space().id(), form: self.form }
+    fn parts(&self) -> Parts {
+        let (owner, space, form) = (self.owner(), self.tree.space().id(), self.form);
+        Parts { owner, space, form, index_part: 0, index_key: 0, payload: 0, unescaped: Vec::new() }
     }
 }
 
-/// The index that entries are read from, for messages.
+/// How the entry that was found last comes apart, in bytes, and the index that it is of, for messages.
 #[derive(Debug)]
-struct Origin {
+struct Parts {
     owner: Owner,
     space: SpaceId,
     form: EntryForm,
+    /// The part before the row's key.
+    index_part: usize,
+    /// The index key, with which the entry begins unless it is in `unescaped`.
+    index_key: usize,
+    payload: usize,
+    /// The index key, if the entry has it in another form; otherwise empty.
+    unescaped: Vec<u8>,
 }
 
-impl Origin {
-    /// Returns the item of an entry, with the row's value if that was read.
-    fn row<T: IndexItem>(&self, EntryRef { key, value, row }: EntryRef<'_>) -> Result<T> {
+impl Parts {
+    /// Takes an entry apart.
+    fn find(&mut self, EntryRef { key, value, .. }: EntryRef<'_>) -> Result<()> {
         let parts = split(self.form, (key, value), self.space, || self.owner.clone())?;
-        Ok(T::of(self.form.index_key(parts.index), parts.row, parts.payload, row))
+        self.index_key = self.form.index_key(parts.index, &mut self.unescaped).len();
+        (self.index_part, self.payload) = (parts.index.len(), parts.payload.len());
+        debug_assert!(
+            self.unescaped.is_empty() || self.unescaped.len() == self.index_key,
+            "an index key is neither in its entry nor in the buffer"
+        );
+        Ok(())
+    }
+
+    /// Returns the parts of the entry that was taken apart last.
+    fn of<'a>(&'a self, EntryRef { key, value, row }: EntryRef<'a>) -> IndexEntry<'a> {
+        let index_key = if self.unescaped.is_empty() { &key[..self.index_key] } else { &self.unescaped };
+        let payload = &value[value.len() - self.payload..];
+        IndexEntry { index_key, key: &key[self.index_part..], payload, value: row }
     }
 }
 
@@ -244,49 +288,79 @@ fn entry_bounds(form: EntryForm, keys: Bounds) -> Bounds {
 }
 
 /// An iterator over rows, or their keys, in the order of an index.
+///
+/// The iterator's items are copies. [`IndexRange::next_ref`] lends an entry without copying it.
 #[derive(Debug)]
 pub struct IndexRange<T = IndexRow> {
     entries: Range,
-    origin: Origin,
+    parts: Parts,
     found: PhantomData<T>,
+}
+
+impl<T> IndexRange<T> {
+    /// Returns the next entry without copying it; `None` after the last one.
+    ///
+    /// # Errors
+    /// As [`IndexCursor::seek`].
+    pub fn next_ref(&mut self) -> Result<Option<IndexEntry<'_>>> {
+        let Self { entries, parts, .. } = self;
+        let Some(entry) = entries.next_entry()? else { return Ok(None) };
+        parts.find(entry)?;
+        Ok(Some(parts.of(entry)))
+    }
+
+    /// Returns the last entry that was not returned yet, without copying it; `None` if there is none.
+    ///
+    /// # Errors
+    /// As [`IndexRange::next_ref`].
+    pub fn next_back_ref(&mut self) -> Result<Option<IndexEntry<'_>>> {
+        let Self { entries, parts, .. } = self;
+        let Some(entry) = entries.next_back_entry()? else { return Ok(None) };
+        parts.find(entry)?;
+        Ok(Some(parts.of(entry)))
+    }
 }
 
 impl<T: IndexItem> Iterator for IndexRange<T> {
     type Item = Result<T>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let Self { entries, origin, .. } = self;
-        entries.next_entry().transpose().map(|entry| origin.row(entry?))
+        self.next_ref().map(|entry| entry.map(T::of)).transpose()
     }
 }
 
 impl<T: IndexItem> DoubleEndedIterator for IndexRange<T> {
     fn next_back(&mut self) -> Option<Self::Item> {
-        let Self { entries, origin, .. } = self;
-        entries.next_back_entry().transpose().map(|entry| origin.row(entry?))
+        self.next_back_ref().map(|entry| entry.map(T::of)).transpose()
     }
 }
 
 /// A position among the rows of a table, in the order of an index key, and by the rows' keys where index keys are
 /// equal.
 ///
-/// An index cursor moves like a [`Cursor`], and seeks by index keys. A cursor of [`Index::key_cursor`] returns only the
-/// keys of the rows.
+/// An index cursor moves like a [`Cursor`], and seeks by index keys. A cursor of [`Index::key_cursor`] lends only the
+/// entries, without the values of the rows.
 #[derive(Debug)]
-pub struct IndexCursor<T = IndexRow> {
+pub struct IndexCursor {
     entries: Cursor,
-    origin: Origin,
-    row: Option<T>,
+    parts: Parts,
 }
 
-impl<T: IndexItem> IndexCursor<T> {
+impl IndexCursor {
+    /// Restricts the cursor to the rows with index keys in a range, as [`Cursor::set_range`] does. If the caller
+    /// supplies the entries, the bounds may be any first bytes of entries, as for [`Index::range`].
+    pub fn set_range<K: AsRef<[u8]>>(&mut self, range: impl RangeBounds<K>) {
+        let Bounds { lower, upper } = entry_bounds(self.parts.form, Bounds::of(&range));
+        self.entries.restrict(lower.as_ref().map(|key| &key[..]), upper.as_ref().map(|key| &key[..]));
+    }
+
     /// Moves to the first or last row with an index key that satisfies `to`. Returns whether there is one; if not, the
     /// cursor is past that end.
     ///
     /// # Errors
     /// As [`Cursor::seek`]; the index was dropped.
     pub fn seek(&mut self, to: Seek<'_>) -> Result<bool> {
-        let form = self.origin.form;
+        let form = self.parts.form;
         let end_of = |key| form.end_of(key).unwrap_or_else(|| self.entries.key_above_all());
         match to {
             Seek::First => self.go(Move::To(Seek::First)),
@@ -322,14 +396,16 @@ impl<T: IndexItem> IndexCursor<T> {
     }
 
     fn go(&mut self, to: Move<'_>) -> Result<bool> {
-        self.row = None;
-        self.entries.go(to, |_| true)?;
-        self.row = self.entries.entry().map(|entry| self.origin.row(entry)).transpose()?;
-        Ok(self.row.is_some())
+        let found = self.entries.go(to, |_| true)?;
+        if let Some(entry) = self.entries.entry() {
+            self.parts.find(entry)?;
+        }
+        Ok(found)
     }
 
-    /// Returns the row at the cursor's position.
-    pub fn row(&self) -> Option<&T> {
-        self.row.as_ref()
+    /// Returns the row at the cursor's position, or its entry, without copying it.
+    #[inline]
+    pub fn row(&self) -> Option<IndexEntry<'_>> {
+        self.entries.entry().map(|entry| self.parts.of(entry))
     }
 }

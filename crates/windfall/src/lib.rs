@@ -119,7 +119,7 @@ pub use check::{CheckReport, CheckedTree};
 pub use cursor::{Cursor, Seek};
 pub use database::{Database, IndexOptions, TableInfo, TableOptions};
 pub use error::{Error, Result};
-pub use index::{Index, IndexCursor, IndexItem, IndexKey, IndexRange, IndexRow};
+pub use index::{Index, IndexCursor, IndexEntry, IndexItem, IndexKey, IndexRange, IndexRow};
 pub use keys::{Key, KeyRange};
 pub use log::FlushLog;
 pub use metrics::Metrics;

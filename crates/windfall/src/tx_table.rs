@@ -12,7 +12,7 @@ use core::ops::RangeBounds;
 use crate::{
     cursor::{Cursor, Reader},
     error::Result,
-    index::{Index, IndexRange},
+    index::{Index, IndexCursor, IndexRange},
     range::{Bounds, Range},
     scope::{RowLock, Scope, TableKind},
     sync::Arc,
@@ -240,5 +240,22 @@ impl TxIndex<'_> {
     /// As [`Index::range`] and [`TxTable::get_for_update`].
     pub fn range_for_update<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<IndexRange> {
         self.range_of(self.table.locking_reader(RowMode::Exclusive)?, &range)
+    }
+
+    /// Returns a cursor in the order of the index that locks each row it moves to as [`TxTable::get_for_share`] does,
+    /// and at levels that lock gaps also the gaps of the index between.
+    ///
+    /// # Errors
+    /// As [`Index::range`] and [`TxTable::get_for_share`].
+    pub fn cursor_for_share(&self) -> Result<IndexCursor> {
+        self.cursor_of(self.table.locking_reader(RowMode::Shared)?)
+    }
+
+    /// As [`TxIndex::cursor_for_share`], and locks each row as [`TxTable::get_for_update`] does.
+    ///
+    /// # Errors
+    /// As [`Index::range`] and [`TxTable::get_for_update`].
+    pub fn cursor_for_update(&self) -> Result<IndexCursor> {
+        self.cursor_of(self.table.locking_reader(RowMode::Exclusive)?)
     }
 }

@@ -30,6 +30,7 @@ trait Walks {
     fn next(&mut self) -> Result<bool>;
     fn prev(&mut self) -> Result<bool>;
     fn row(&self) -> Option<(&[u8], &[u8], &[u8])>;
+    fn set_range(&mut self, range: &(Bound<Vec<u8>>, Bound<Vec<u8>>));
 }
 
 impl Walks for Cursor {
@@ -48,6 +49,10 @@ impl Walks for Cursor {
     fn row(&self) -> Option<(&[u8], &[u8], &[u8])> {
         self.row().map(|(key, value)| (&[][..], key, value))
     }
+
+    fn set_range(&mut self, range: &(Bound<Vec<u8>>, Bound<Vec<u8>>)) {
+        self.set_range(range.clone());
+    }
 }
 
 impl Walks for IndexCursor {
@@ -64,7 +69,11 @@ impl Walks for IndexCursor {
     }
 
     fn row(&self) -> Option<(&[u8], &[u8], &[u8])> {
-        self.row().map(|row| (&row.index_key[..], &row.key[..], &row.value[..]))
+        self.row().map(|row| (row.index_key, row.key, row.value))
+    }
+
+    fn set_range(&mut self, range: &(Bound<Vec<u8>>, Bound<Vec<u8>>)) {
+        self.set_range(range.clone());
     }
 }
 
@@ -74,15 +83,39 @@ fn random_key(chance: &mut StdRng) -> Vec<u8> {
 }
 
 /// Moves a cursor at random and compares it with a position in the model: 1 is the first row, 0 is before it, and
-/// `behind` is after the last. `part` returns the part of a row's keys that seeks compare.
+/// `behind` is after the last. `part` returns the part of a row's keys that seeks compare. Then it does the same in
+/// some ranges.
 fn walk(chance: &mut StdRng, rows: &Rows, part: fn(&Keys) -> &[u8], cursor: &mut impl Walks) -> Result<()> {
-    let rows: Vec<_> = rows.iter().collect();
+    walk_in(chance, &rows.iter().collect::<Vec<_>>(), part, cursor, 2_000)?;
+    for _ in 0..40 {
+        let mut bound = || match chance.random_range(0..5) {
+            0 | 1 => Bound::Included(random_key(chance)),
+            2 | 3 => Bound::Excluded(random_key(chance)),
+            _ => Bound::Unbounded,
+        };
+        let range = (bound(), bound());
+        cursor.set_range(&range);
+        let keys = (range.0.as_ref().map(|key| &key[..]), range.1.as_ref().map(|key| &key[..]));
+        let is_in = |row: &(&Keys, _)| RangeBounds::<[u8]>::contains(&keys, part(row.0));
+        walk_in(chance, &rows.iter().filter(is_in).collect::<Vec<_>>(), part, cursor, 60)?;
+    }
+    Ok(())
+}
+
+/// As [`walk`], in some rows of the table, with so many steps.
+fn walk_in(
+    chance: &mut StdRng,
+    rows: &[(&Keys, &Vec<u8>)],
+    part: fn(&Keys) -> &[u8],
+    cursor: &mut impl Walks,
+    steps: u32,
+) -> Result<()> {
     let behind = rows.len() + 1;
     let below = |key: &[u8]| rows.partition_point(|row| part(row.0) < key);
     let up_to = |key: &[u8]| rows.partition_point(|row| part(row.0) <= key);
     assert_eq!(cursor.row(), None);
     let mut at = None;
-    for _ in 0..2_000 {
+    for _ in 0..steps {
         let key = random_key(chance);
         let (found, place) = match chance.random_range(0..40) {
             0 => (cursor.seek(Seek::First)?, 1),
@@ -258,6 +291,48 @@ fn no_row_appears_before_the_one_that_a_locking_cursor_has_found() -> Result<()>
     });
     assert!(phantom.is_none(), "{phantom:?}");
     Ok(())
+}
+
+/// Rows "b" and "d" are in the range, "a" and "f" are not.
+#[test]
+fn a_locking_cursor_locks_its_range_row_by_row() -> Result<()> {
+    let (_folder, db) = new_database(options())?;
+    let table = db.create_table("t", TableOptions::default().index("i", IndexOptions::on_value(0..1)))?;
+    for key in ["a", "b", "d", "f"] {
+        table.insert(key.as_bytes(), key.as_bytes())?;
+    }
+    let level = TransactionOptions::default().isolation(Isolation::RepeatableRead).lock_wait(Duration::ZERO);
+    // Returns the keys that others may insert or change.
+    let free = || {
+        let other = db.begin(level);
+        let within = other.table(&table);
+        let is_free = |key: &&str| within.put(key.as_bytes(), key.as_bytes()).is_ok();
+        let free: String = ["a", "b", "c", "d", "e", "f", "g"].into_iter().filter(is_free).collect();
+        other.rollback().expect("it has not ended");
+        free
+    };
+    for (up, steps) in [(true, ["acdefg", "aefg", "afg"]), (false, ["abcfg", "afg", "afg"])] {
+        for by_index in [false, true] {
+            let trx = db.begin(level);
+            let within = trx.table(&table);
+            let index = within.index("i")?;
+            let (mut rows, mut entries) = (within.cursor_for_update()?, index.cursor_for_update()?);
+            rows.set_range("b".."f");
+            entries.set_range("b".."f");
+            assert_eq!(free(), "abcdefg");
+            for (n, free_then) in steps.into_iter().enumerate() {
+                let found = match (by_index, up) {
+                    (false, true) => rows.next()?,
+                    (false, false) => rows.prev()?,
+                    (true, true) => entries.next()?,
+                    (true, false) => entries.prev()?,
+                };
+                assert_eq!((found, &*free()), (n < 2, free_then), "{by_index}, upwards {up}, step {n}");
+            }
+            trx.rollback()?;
+        }
+    }
+    db.close()
 }
 
 /// Both ends of a locking range have met, and its own rows are deleted. Rows that other transactions add beyond that

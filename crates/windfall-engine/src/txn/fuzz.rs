@@ -77,7 +77,7 @@ pub fn key(data: &[u8]) {
         if let Some(EntryParts { index, row, payload }) = form.split(entry, value) {
             assert_eq!([index, row].concat(), entry);
             assert_eq!(form.value_of(index, payload), value);
-            assert!(form.start_of(&form.index_key(index)) == index);
+            assert!(form.start_of(form.index_key(index, &mut Vec::new())) == index);
         }
     }
     if let Some((stream, slice)) = slice_of(data) {

@@ -4,9 +4,10 @@
 //! between the rows that were returned.
 //!
 //! **Invariants.** A gap is locked before it is taken for empty (test: `an_insert_sees_the_range_or_is_seen`). A range
-//! that is known beforehand is locked as a whole at its first step (checked by `cursor/locking.rs::fix_range`). A
-//! cursor without a range finds the next entry, locks up to it, and then checks again that it is still the next one
-//! (test: `no_row_appears_before_the_one_that_a_locking_cursor_has_found`). A row found by an index is locked in the
+//! that an iterator returns is locked as a whole at its first step (checked by `cursor/locking.rs::fix_range`). A cursor
+//! finds the next entry, locks up to it, and then checks again that it is still the next one (test:
+//! `no_row_appears_before_the_one_that_a_locking_cursor_has_found`). It locks nothing outside of its range (test:
+//! `a_locking_cursor_locks_its_range_row_by_row`). A row found by an index is locked in the
 //! clustered tree if it still has the entry: a row that has left the index key is not locked (test:
 //! `rows_that_have_left_the_range_since_it_read_ahead_are_not_locked`).
 //!
@@ -221,6 +222,8 @@ impl Cursor {
                 Seek::AtMost(key) => (there, Bound::Included(key)),
                 Seek::Below(key) => (there, Bound::Excluded(key)),
             };
+            // At the end of its range the cursor locks no gap beyond it.
+            let (lower, upper) = self.entries.limits().clip(lower, upper);
             scope.lock_range(inner, &self.tree, lower, upper)?;
             seen = Some(now);
         }

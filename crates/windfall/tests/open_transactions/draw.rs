@@ -135,7 +135,7 @@ impl Draw {
             _ => Over::Keys(self.which()),
         };
         let shape = if self.is(2) { Shape::Cursor } else { self.range(over) };
-        let may_lock = matches!((over, shape), (Over::Rows, _) | (Over::Index(_), Shape::Range(_)));
+        let may_lock = !matches!(over, Over::Keys(_));
         let locking = (may_lock && self.is(2)).then(|| self.locking());
         let (place, by, table) = (self.number(CURSORS.into()), self.party(), self.table());
         Step::Open { place, by, table, over, shape, locking }

@@ -1,8 +1,8 @@
 //! Ranges and cursors of the engine, of every kind.
 
 use windfall::{
-    Access, Cursor, IndexCursor, IndexKey, IndexRange, IndexRow, LockWaitPolicy, Range, Result, Seek, Table,
-    TxTable,
+    Access, Cursor, IndexCursor, IndexItem, IndexKey, IndexRange, IndexRow, LockWaitPolicy, Range, Result,
+    Seek, Table, TxTable,
 };
 
 use crate::outcome::{Outcome, Refusal};
@@ -24,7 +24,7 @@ pub(crate) enum Held {
     Keys(IndexRange<IndexKey>),
     RowCursor(Cursor),
     IndexCursor(IndexCursor),
-    KeyCursor(IndexCursor<IndexKey>),
+    KeyCursor(IndexCursor),
 }
 
 fn row(key: &[u8], index_key: Option<u8>, value: Option<&[u8]>) -> Outcome {
@@ -100,7 +100,7 @@ impl Held {
                     Go::Prev => cursor.prev(),
                     Go::To(seek) => cursor.seek(seek),
                 });
-                Outcome::of(moved, |there| at(there, cursor.row().cloned().map(of_index)))
+                Outcome::of(moved, |there| at(there, cursor.row().map(IndexItem::of).map(of_index)))
             }
             Self::KeyCursor(cursor) => {
                 let moved = go(to, over, |to| match to {
@@ -108,7 +108,7 @@ impl Held {
                     Go::Prev => cursor.prev(),
                     Go::To(seek) => cursor.seek(seek),
                 });
-                Outcome::of(moved, |there| at(there, cursor.row().cloned().map(of_key)))
+                Outcome::of(moved, |there| at(there, cursor.row().map(IndexItem::of).map(of_key)))
             }
         }
     }
@@ -142,7 +142,9 @@ pub(crate) fn open_locking(table: &TxTable<'_>, over: Over, shape: Shape, lockin
         (Over::Index(which), Shape::Range(range), true) => {
             Held::Index(index(which)?.range_for_update(bounds(over, range))?)
         }
-        (Over::Index(_), Shape::Cursor, _) | (Over::Keys(_), ..) => open(table, over, shape)?,
+        (Over::Index(which), Shape::Cursor, false) => Held::IndexCursor(index(which)?.cursor_for_share()?),
+        (Over::Index(which), Shape::Cursor, true) => Held::IndexCursor(index(which)?.cursor_for_update()?),
+        (Over::Keys(_), ..) => open(table, over, shape)?,
     })
 }
 

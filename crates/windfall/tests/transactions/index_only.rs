@@ -1,6 +1,6 @@
 //! Reads of index entries only, without their rows.
 
-use windfall::{Access, Index, IndexKey, IndexOptions, Isolation, Seek, Table, TableOptions};
+use windfall::{Access, Index, IndexItem, IndexKey, IndexOptions, Isolation, Seek, Table, TableOptions};
 use windfall_base::sync::work::{Work, so_far};
 
 use super::{begin, database, rows, table};
@@ -73,9 +73,9 @@ fn an_entry_is_of_the_row_that_its_transaction_sees() {
     assert_eq!(keys(&table), [found("o", "a")]);
     let mut cursor = within.index("first").unwrap().key_cursor().unwrap();
     assert!(cursor.seek(Seek::AtLeast(b"m")).unwrap());
-    assert_eq!(cursor.row(), Some(&found("p", "a")));
+    assert_eq!(cursor.row().map(IndexKey::of), Some(found("p", "a")));
     assert!(cursor.prev().unwrap());
-    assert_eq!(cursor.row(), Some(&found("l", "b")));
+    assert_eq!(cursor.row().map(IndexKey::of), Some(found("l", "b")));
     assert!(!cursor.prev().unwrap());
     trx.rollback().unwrap();
     assert_eq!(keys(&table), [found("o", "a")]);

@@ -268,7 +268,7 @@ fn seeks(index: &Index, keys: &[&[u8]], first: &[u8]) {
     ] {
         let expected = place.map(|place| keys[place]);
         assert_eq!(cursor.seek(seek).unwrap(), expected.is_some(), "{seek:?}");
-        assert_eq!(cursor.row().map(|key| &key.index_key[..]), expected, "{seek:?}");
+        assert_eq!(cursor.row().map(|key| key.index_key), expected, "{seek:?}");
         if let Some(place) = place {
             assert_eq!(cursor.next().unwrap(), place + 1 < keys.len(), "{seek:?}");
         }

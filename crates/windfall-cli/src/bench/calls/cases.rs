@@ -10,7 +10,7 @@
 
 use std::hint::black_box;
 
-use windfall::{IndexCursor, IndexItem, IndexOptions, Seek, TransactionOptions};
+use windfall::{IndexCursor, IndexOptions, Seek, TransactionOptions};
 use windfall_measure::Random;
 
 use super::super::fixture;
@@ -288,7 +288,7 @@ fn seek_new(caller: &Caller) -> Calls<'_> {
 }
 
 /// Returns the steps of a cursor over an index.
-fn entries<'a, T: IndexItem + 'a>(mut cursor: IndexCursor<T>) -> Result<Calls<'a>> {
+fn entries<'a>(mut cursor: IndexCursor) -> Result<Calls<'a>> {
     cursor.seek(Seek::First)?;
     Ok(repeated(move || {
         if !cursor.next()? && !cursor.seek(Seek::First)? {

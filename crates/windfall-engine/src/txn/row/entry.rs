@@ -79,11 +79,15 @@ impl EntryForm {
         Some(EntryParts { index, row, payload })
     }
 
-    /// Returns the index key of an index part: the bytes from which that was made, or that the caller has supplied.
-    pub fn index_key(self, index: &[u8]) -> Vec<u8> {
+    /// Returns the index key of an index part: the bytes from which that was made, or that the caller has supplied. It
+    /// is the beginning of the index part, and `buffer` is empty afterwards, unless it had to be copied there.
+    pub fn index_key<'e>(self, index: &'e [u8], buffer: &'e mut Vec<u8>) -> &'e [u8] {
         match self {
-            Self::Terminated => secondary::unescaped(index),
-            Self::Supplied { .. } => index.to_vec(),
+            Self::Terminated => secondary::unescape(index, buffer),
+            Self::Supplied { .. } => {
+                buffer.clear();
+                index
+            }
         }
     }
 

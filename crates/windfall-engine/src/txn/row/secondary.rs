@@ -72,24 +72,29 @@ pub fn index_key_of(entry: &[u8]) -> &[u8] {
     index_part_of(entry).unwrap_or(entry)
 }
 
-/// Returns the index key of a valid index part.
-pub fn unescaped(index_part: &[u8]) -> Vec<u8> {
+/// Returns the index key of a valid index part. It is copied into `buffer` if it contains a zero byte; otherwise it is
+/// the beginning of the index part, and `buffer` is empty afterwards.
+pub fn unescape<'e>(index_part: &'e [u8], buffer: &'e mut Vec<u8>) -> &'e [u8] {
     let escaped = index_part.strip_suffix(&END).unwrap_or(index_part);
-    let mut index_key = escaped.to_vec();
+    buffer.clear();
+    if !escaped.contains(&0) {
+        return escaped;
+    }
+    buffer.extend_from_slice(escaped);
     // The byte behind each zero is no part of the key.
     let mut is_behind_zero = false;
-    index_key.retain(|byte| {
+    buffer.retain(|byte| {
         let is_kept = !is_behind_zero;
         is_behind_zero = is_kept && *byte == 0;
         is_kept
     });
-    index_key
+    buffer
 }
 
 /// Returns the index key and the clustered key of an entry; `None` if it is not a valid entry.
 pub fn split(entry: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     let index_part = index_part_of(entry)?;
-    Some((unescaped(index_part), &entry[index_part.len()..]))
+    Some((unescape(index_part, &mut Vec::new()).to_vec(), &entry[index_part.len()..]))
 }
 
 #[cfg(test)]
@@ -110,7 +115,9 @@ mod tests {
             prop_assert_eq!(one.cmp(&two), (&a, &row_a).cmp(&(&b, &row_b)));
             prop_assert_eq!(split(&one), Some((a.clone(), &row_a[..])));
             prop_assert_eq!(index_key_of(&one), prefix_of(&a));
-            prop_assert_eq!(unescaped(&prefix_of(&a)), a.clone());
+            let mut buffer = vec![1];
+            prop_assert_eq!(unescape(&prefix_of(&a), &mut buffer), &a[..]);
+            prop_assert_eq!(&buffer[..], if a.contains(&0) { &a[..] } else { &[] });
             prop_assert_eq!(one.starts_with(&prefix_of(&b)), a == b);
         }
     }

@@ -42,7 +42,7 @@ fn found_by(base: &Base, n: usize, visibility: Visibility<'_>) -> Vec<Found> {
         let out = EntryAndRow { entry: &mut of_entry, row: &mut value };
         if base.transactions.versions().get_by_entry(&base.clustered, entry, visibility, out).unwrap() {
             let parts = base.form.split(cursor.key(), &of_entry).unwrap();
-            let index_key = base.form.index_key(parts.index);
+            let index_key = base.form.index_key(parts.index, &mut Vec::new()).to_vec();
             found.push((index_key, row.to_vec(), parts.payload.to_vec(), value));
         }
     }

@@ -302,7 +302,7 @@ impl Base {
             while cursor.next().map_err(text)? {
                 if !cursor.header().unwrap().is_deleted() {
                     let parts = self.form.split(cursor.key(), cursor.value()).unwrap();
-                    let index_key = self.form.index_key(parts.index);
+                    let index_key = self.form.index_key(parts.index, &mut Vec::new()).to_vec();
                     found.insert((index_key, parts.row.to_vec(), parts.payload.to_vec()));
                 }
             }
