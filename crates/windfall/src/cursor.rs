@@ -32,7 +32,7 @@ use crate::{
     tree,
     txn::{
         EntryAndRow, EntryForm, EntryParts, FoundEntry, ReadView, Snapshot, Transactions, Visibility,
-        mvcc::value,
+        locks::RowMode, mvcc::value,
     },
 };
 
@@ -92,6 +92,8 @@ pub struct Cursor {
     is_range_locked: bool,
     /// The transactions that had ended before the entries were read: for locking reads of an index.
     ended: Option<Snapshot>,
+    /// The lock on the row at the position, if the cursor has taken it and may release it again.
+    releasable: Option<Releasable>,
     /// The step that has moved a locking cursor past an end.
     beyond: Option<Move<'static>>,
     /// The number of partial rollbacks of the transaction at the time when entries were read ahead.
@@ -117,6 +119,13 @@ pub(crate) enum Reader {
 
 /// A position among all entries of the tree, live rows or not.
 type Entries = tree::Cursor<Arc<Tree>>;
+
+/// A lock on a row that a cursor has taken and may release.
+#[derive(Clone, Copy, Debug)]
+struct Releasable {
+    /// The mode in which the transaction had locked the row before.
+    before: Option<RowMode>,
+}
 
 /// The position of the cursor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -197,6 +206,7 @@ impl Cursor {
             covers: false,
             is_range_locked: false,
             ended: None,
+            releasable: None,
             beyond: None,
             rolled_back: 0,
             at: At::Nothing,
@@ -229,9 +239,9 @@ impl Cursor {
         Self { view: self.view.clone(), keeps_view, form, covers, is_range_locked, ..new }
     }
 
-    /// Restricts the cursor to the rows with keys in a range, as if the table had no others: nothing beyond the range is
-    /// read or locked. The cursor is not positioned afterwards, like a new one: a step or a seek moves it to a row, and
-    /// reads what is committed then, as a seek does. `..` is the range of all rows.
+    /// Restricts the cursor to the rows with keys in a range, as if the table had no others: nothing beyond the range
+    /// is read or locked. The cursor is not positioned afterwards, like a new one: a step or a seek moves it to a row,
+    /// and reads what is committed then, as a seek does. `..` is the range of all rows.
     ///
     /// To look up many ranges, one cursor that is restricted again for each is cheaper than many cursors or
     /// [`Range`](crate::Range)s. A locking cursor locks row by row as it moves, and not the whole range at once.
@@ -243,7 +253,7 @@ impl Cursor {
     pub(crate) fn restrict(&mut self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) {
         debug_assert!(!self.keeps_view, "the cursor of an iterator is restricted to another range");
         self.entries.set_limits(KeyRange::new(lower, upper));
-        (self.at, self.beyond, self.ended) = (At::Nothing, None, None);
+        (self.at, self.beyond, self.ended, self.releasable) = (At::Nothing, None, None, None);
     }
 
     /// Moves to the row that `to` describes. Returns whether there is such a row; if not, the cursor is past that end.
@@ -278,7 +288,7 @@ impl Cursor {
     /// false: that entry is neither locked nor waited for.
     #[inline]
     pub(crate) fn go(&mut self, to: Move<'_>, wanted: impl Fn(&[u8]) -> bool) -> Result<bool> {
-        self.at = At::Nothing;
+        (self.at, self.releasable) = (At::Nothing, None);
         let found = self.find(to, &wanted);
         debug_assert!(
             self.beyond.is_none() || self.at == At::Nothing,

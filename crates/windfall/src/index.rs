@@ -395,6 +395,14 @@ impl IndexCursor {
         self.go(Move::Prev)
     }
 
+    /// Releases the lock that the last move took, as [`Cursor::unlock_row`] does.
+    ///
+    /// # Errors
+    /// As [`Cursor::unlock_row`].
+    pub fn unlock_row(&mut self) -> Result<bool> {
+        self.entries.unlock_row()
+    }
+
     fn go(&mut self, to: Move<'_>) -> Result<bool> {
         let found = self.entries.go(to, |_| true)?;
         if let Some(entry) = self.entries.entry() {

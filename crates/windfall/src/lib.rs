@@ -77,7 +77,8 @@
 //!
 //! - [`Options`]: the buffer pool, the log, durability, limits. [`Metrics`]: what the engine has done, and has yet to
 //!   do.
-//! - [`Range`], [`Cursor`], [`IndexRange`], [`IndexCursor`]: rows in order. [`Session`]: temporary tables.
+//! - [`Range`], [`Cursor`], [`IndexRange`], [`IndexCursor`]: rows in order. [`Table::get_many`]: rows by many keys.
+//!   [`Session`]: temporary tables.
 //! - [`error`]: one type for each family of operations, all converted into [`Error`]. A message names the object, and
 //!   the remedy if there is one.
 //! - [`disk`] and [`mod@env`]: what [`Database::open_on`] takes instead of a folder and the clock, for simulations.
@@ -95,6 +96,7 @@ mod cursor;
 mod database;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
+mod get_many;
 mod index;
 mod load;
 mod metrics;
@@ -119,6 +121,7 @@ pub use check::{CheckReport, CheckedTree};
 pub use cursor::{Cursor, Seek};
 pub use database::{Database, IndexOptions, TableInfo, TableOptions};
 pub use error::{Error, Result};
+pub use get_many::Values;
 pub use index::{Index, IndexCursor, IndexEntry, IndexItem, IndexKey, IndexRange, IndexRow};
 pub use keys::{Key, KeyRange};
 pub use log::FlushLog;

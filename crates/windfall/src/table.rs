@@ -261,7 +261,7 @@ impl<A: Access> Table<A> {
         let space = self.inner.space();
         if self.undo.is_none() {
             let created_at = || Ok(self.inner.enter()?.clustered.space().created_at());
-            call.lock_table(space, mode, created_at, || Owner::Table(self.name.clone()))?;
+            call.lock_table(space, mode, created_at, || self.owner())?;
         }
         Ok(space)
     }
@@ -295,7 +295,7 @@ impl<A: Access> Table<A> {
         if entered.clustered.space().id() != space {
             return Ok(None);
         }
-        let owner = || Owner::Table(self.name.clone());
+        let owner = || self.owner();
         let read = LockingRead { mode: lock.mode, whole, entry: None };
         let read = row::read_locked(trx, &entered.clustered, key, read, value, owner);
         lock.skip_locked(read).map(Some)
@@ -345,12 +345,12 @@ impl<A: Access> Table<A> {
             Isolation::RepeatableRead | Isolation::Snapshot => Visibility::View(scope.view(inner), own),
         };
         let call = self.inner.enter()?;
-        visibility.check_known(call.clustered.space().created_at(), || Owner::Table(self.name.clone()))?;
+        visibility.check_known(call.clustered.space().created_at(), || self.owner())?;
         transactions.versions().get_in(&call.clustered, key, visibility, whole, value)
     }
 
     /// Returns the transaction of the calls on this handle, if any.
-    fn scope(&self) -> Result<Option<&Arc<Scope>>> {
+    pub(crate) fn scope(&self) -> Result<Option<&Arc<Scope>>> {
         self.access.transaction().map(|transaction| self.checked(&transaction.scope)).transpose()
     }
 
@@ -361,6 +361,14 @@ impl<A: Access> Table<A> {
         } else {
             Err(TransactionError::OtherDatabase.into())
         }
+    }
+
+    pub(crate) fn is_temporary(&self) -> bool {
+        self.undo.is_some()
+    }
+
+    pub(crate) fn owner(&self) -> Owner {
+        Owner::Table(self.name.clone())
     }
 
     pub(crate) fn kind(&self) -> TableKind {
@@ -568,8 +576,7 @@ impl<A: Access> Table<A> {
             let call = self.enter()?;
             let visibility =
                 if self.undo.is_some() { Visibility::Newest } else { Visibility::View(&view, own) };
-            visibility
-                .check_known(call.clustered.space().created_at(), || Owner::Table(self.name.clone()))?;
+            visibility.check_known(call.clustered.space().created_at(), || self.owner())?;
             let opened = self.engine.transactions.versions().open_value(&call.clustered, key, visibility);
             opened.map_err(|error| self.with_owner(error))?
         };
@@ -588,7 +595,7 @@ impl<A: Access> Table<A> {
             };
             assert!(n > 0, "a value with bytes left returns none of them");
             // No gate and no latch is held while `out` runs.
-            let owner = || Owner::Table(self.name.clone());
+            let owner = || self.owner();
             let failed =
                 |error: io::Error| UsageError::Output { owner: owner(), what: error.to_string().into() };
             out.write_all(&piece[..n]).map_err(failed)?;
@@ -700,7 +707,7 @@ impl<A: Access> Table<A> {
             "a cursor reads a temporary table by views, or another table without"
         );
         let call = self.enter()?;
-        let owner = Owner::Table(self.name.clone());
+        let owner = self.owner();
         Ok(Cursor::new(self.engine.clone(), self.inner.clone(), call.clustered.clone(), owner, reader))
     }
 

@@ -203,8 +203,13 @@ impl TxTable<'_> {
         self.cursor_of(self.locking_reader(mode)?)
     }
 
-    fn lock(&self, mode: RowMode) -> RowLock {
+    pub(crate) fn lock(&self, mode: RowMode) -> RowLock {
         RowLock { mode, wait_policy: self.access.wait_policy }
+    }
+
+    /// Refuses locks in a read-only transaction.
+    pub(crate) fn check_may_lock(&self) -> Result<()> {
+        self.holder().map(drop)
     }
 
     /// Returns the transaction that will own the locks.

@@ -225,10 +225,10 @@ fn a_seek_reads_again() -> Result<()> {
     assert_eq!(cursor.key(), Some(&b"b"[..]));
     // Until the next seek, the cursor reads one snapshot, in the index and in the rows.
     assert!(by_index.next()?);
-    assert_eq!(by_index.row().map(|row| (&row.key[..], &row.value[..])), Some((&b"b"[..], &b"1"[..])));
+    assert_eq!(by_index.row().map(|row| (row.key, row.value)), Some((&b"b"[..], &b"1"[..])));
     assert!(by_index.next()? && by_index.row().is_some_and(|row| row.key == b"c") && !by_index.next()?);
     assert!(by_index.seek(Seek::Last)?);
-    assert_eq!(by_index.row().map(|row| &row.index_key[..]), Some(&b"2"[..]));
+    assert_eq!(by_index.row().map(|row| row.index_key), Some(&b"2"[..]));
     Ok(())
 }
 

@@ -4,11 +4,11 @@
 //! between the rows that were returned.
 //!
 //! **Invariants.** A gap is locked before it is taken for empty (test: `an_insert_sees_the_range_or_is_seen`). A range
-//! that an iterator returns is locked as a whole at its first step (checked by `cursor/locking.rs::fix_range`). A cursor
-//! finds the next entry, locks up to it, and then checks again that it is still the next one (test:
+//! that an iterator returns is locked as a whole at its first step (checked by `cursor/locking.rs::fix_range`). A
+//! cursor finds the next entry, locks up to it, and then checks again that it is still the next one (test:
 //! `no_row_appears_before_the_one_that_a_locking_cursor_has_found`). It locks nothing outside of its range (test:
-//! `a_locking_cursor_locks_its_range_row_by_row`). A row found by an index is locked in the
-//! clustered tree if it still has the entry: a row that has left the index key is not locked (test:
+//! `a_locking_cursor_locks_its_range_row_by_row`). A row found by an index is locked in the clustered tree if it still
+//! has the entry: a row that has left the index key is not locked (test:
 //! `rows_that_have_left_the_range_since_it_read_ahead_are_not_locked`).
 //!
 //! *Entries that have left the index are skipped.* A delete-marked entry belongs to a row that no longer has this index
@@ -33,11 +33,12 @@
 
 use core::ops::Bound;
 
-use super::{At, Cursor, Move, Reader, Seek, split};
+use super::{At, Cursor, Move, Reader, Releasable, Seek, split};
 use crate::{
     error::Result,
     keys::KeyRange,
     scope::{Inner, RowCall, RowLock, Scope, TableKind},
+    store::Tree,
     txn::{
         Stop, Trx,
         locks::{RowMode, TableMode},
@@ -128,7 +129,7 @@ impl Cursor {
         while found && wanted(self.entries.key()) {
             if !is_index || !self.has_left(scope, inner) {
                 let call = scope.row_call(inner, TableKind::Shared, lock.lock_timeout(scope));
-                if call.run(|call| self.try_read_locked(call, lock).map(Some))? {
+                if call.run(|call| self.try_read_locked(call, lock, scope.locks_gaps()).map(Some))? {
                     self.at = At::CopiedRow;
                     return Ok(true);
                 }
@@ -139,13 +140,23 @@ impl Cursor {
     }
 
     /// Attempts to lock and read the row of the entry at the position. Returns whether it is there.
-    fn try_read_locked(&mut self, call: &mut RowCall<'_>, lock: RowLock) -> Result<bool, Stop> {
+    fn try_read_locked(
+        &mut self,
+        call: &mut RowCall<'_>,
+        lock: RowLock,
+        keeps_lock: bool,
+    ) -> Result<bool, Stop> {
         let trx = call.attempt()?;
-        let Self { table, tree, entries, long, entry_value, owner, form, .. } = self;
+        let Self { table, tree, entries, long, entry_value, owner, form, releasable, .. } = self;
+        let mut note_lock = |trx: &Trx<'_>, tree: &Tree, key: &[u8]| {
+            let held = if keeps_lock { Some(lock.mode) } else { row::held_mode(trx, tree, key) };
+            *releasable = (held < Some(lock.mode)).then_some(Releasable { before: held });
+        };
         let entered = table.enter()?;
         tree.space().check_live()?;
         let read = LockingRead { mode: lock.mode, whole: true, entry: None };
         let Some(form) = *form else {
+            note_lock(trx, tree, entries.key());
             let read = row::read_locked(trx, tree, entries.key(), read, long, || owner.clone());
             return lock.skip_locked(read);
         };
@@ -155,6 +166,7 @@ impl Cursor {
         if matches!(entries.header(), Some(header) if header.is_deleted()) && has_left(trx)? {
             return Ok(false);
         }
+        note_lock(trx, &entered.clustered, key);
         let read = LockingRead { entry: Some((&**tree, entries.key())), ..read };
         let read = row::read_locked(trx, &entered.clustered, key, read, long, || owner.clone());
         match lock.skip_locked(read) {
@@ -165,6 +177,38 @@ impl Cursor {
             Ok(true) => Ok(tree.get_into(entries.key(), entry_value)?.is_some()),
             read => read,
         }
+    }
+
+    /// Releases the lock that the last move took on the row at the cursor's position, for a row that the program reads
+    /// and does not want. Returns whether it was released. The lock stays if the transaction had locked the row before,
+    /// and at levels that lock gaps, whose reads find the same rows again. A row that the transaction has changed stays
+    /// locked in any case. Another cursor of the transaction that has moved to the row since loses its lock, too. The
+    /// cursor still lends the row.
+    ///
+    /// # Errors
+    /// The transaction is in another call, is prepared or has ended.
+    pub fn unlock_row(&mut self) -> Result<bool> {
+        let Some(Releasable { before }) = self.releasable.take() else { return Ok(false) };
+        let Reader::InTransaction(scope, _) = self.reader.clone() else { return Ok(false) };
+        let mut call = scope.begin_call()?;
+        let done = self.unlock_in_transaction(&scope, &mut call.inner, before);
+        call.finish(done)
+    }
+
+    fn unlock_in_transaction(&self, scope: &Scope, inner: &mut Inner, to: Option<RowMode>) -> Result<bool> {
+        debug_assert!(self.at == At::CopiedRow, "a row is unlocked at which the cursor is not");
+        let key = self.entries.key();
+        let key = match self.form {
+            None => key,
+            Some(form) => {
+                let entry = (key, &self.entry_value[..]);
+                split(form, entry, self.tree.space().id(), || self.owner.clone())?.row
+            }
+        };
+        let entered = self.table.enter()?;
+        let trx = scope.running(inner);
+        row::unlock_row(&trx, &entered.clustered, key, to);
+        Ok(true)
     }
 
     /// Returns whether the entry at the position, as it was read, shows that its row has left the index.

@@ -53,6 +53,7 @@ const LAYERS: &[&[&str]] = &[
         "scope",
         "transaction",
         "tx_table",
+        "get_many",
     ],
     &["fuzz"],
 ];

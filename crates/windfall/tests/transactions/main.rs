@@ -9,6 +9,7 @@ mod changed_env;
 mod crowds;
 mod durability;
 mod ends;
+mod get_many;
 #[path = "../guard/mod.rs"]
 mod guard;
 mod index_only;

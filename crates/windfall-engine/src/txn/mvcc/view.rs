@@ -42,7 +42,7 @@ impl ReadView {
     }
 
     /// Returns whether a view that is made now would see the same versions: no transaction has ended since this one was
-    /// made. (MySQL 5.7 keeps the read view of an autocommit transaction on this condition.)
+    /// made. (`MySQL` 5.7 keeps the read view of an autocommit transaction on this condition.)
     #[inline]
     pub fn is_current(&self) -> bool {
         self.ends == self.pin.active.ends() && !self.is_ended()

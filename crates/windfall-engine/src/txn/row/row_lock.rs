@@ -58,6 +58,21 @@ pub(super) fn lock_row(trx: &mut Trx<'_>, tree: &Tree, key: &[u8], mode: RowMode
     }
 }
 
+/// Returns the mode in which the transaction has locked a row, without the lock that a row has by its own change.
+pub fn held_mode(trx: &Trx<'_>, tree: &Tree, key: &[u8]) -> Option<RowMode> {
+    let lock_owner = trx.lock_owner_if_any()?;
+    trx.transactions().lock_manager().held_mode(lock_owner, &row_name(tree, key))
+}
+
+/// Lowers the lock of the transaction on a row to this mode; `None` releases it. A row that the transaction has changed
+/// stays locked by its change.
+pub fn unlock_row(trx: &Trx<'_>, tree: &Tree, key: &[u8], to: Option<RowMode>) {
+    debug_assert!(!trx.rules.gaps, "a row is unlocked at a level whose reads must find it unchanged");
+    if let Some(lock_owner) = trx.lock_owner_if_any() {
+        trx.transactions().lock_manager().downgrade_row(lock_owner, &row_name(tree, key), to);
+    }
+}
+
 /// Locks the gap at a key that is missing, so that it stays missing.
 pub(super) fn lock_gap(trx: &mut Trx<'_>, tree: &Tree, key: &[u8]) -> Result<()> {
     let (lock_owner, this) = (trx.lock_owner()?, Bound::Included(key));

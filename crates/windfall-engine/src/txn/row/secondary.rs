@@ -116,7 +116,8 @@ mod tests {
             prop_assert_eq!(split(&one), Some((a.clone(), &row_a[..])));
             prop_assert_eq!(index_key_of(&one), prefix_of(&a));
             let mut buffer = vec![1];
-            prop_assert_eq!(unescape(&prefix_of(&a), &mut buffer), &a[..]);
+            let prefix = prefix_of(&a);
+            prop_assert_eq!(unescape(&prefix, &mut buffer), &a[..]);
             prop_assert_eq!(&buffer[..], if a.contains(&0) { &a[..] } else { &[] });
             prop_assert_eq!(one.starts_with(&prefix_of(&b)), a == b);
         }

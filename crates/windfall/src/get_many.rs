@@ -1,0 +1,201 @@
+//! Reads of many rows by their keys in one call.
+//!
+//! **Purpose.** A join or a fetch of rows by the keys that an index has returned reads many rows at random. One call
+//! for all enters the table, the transaction and the read view once, and reads in the order of the keys, so that rows
+//! of one page are read one after the other.
+//!
+//! **Invariants.** All values are of one moment, except in a locking read and at levels that read without a view
+//! (test: `many_rows_are_read_by_their_keys_at_one_moment`). A locking read locks the rows in the order of their keys
+//! (test: `reads_of_many_rows_do_not_deadlock_with_each_other`). After an error there are no values
+//! (test: `many_rows_are_read_by_their_keys_at_one_moment`).
+
+use crate::{
+    error::Result,
+    scope::{Inner, RowLock, Scope},
+    table::Table,
+    tx_table::{Access, TxTable},
+    txn::{Visibility, locks::RowMode},
+};
+
+/// The values of the rows that [`Table::get_many`] has read, in the order of the keys that it was called with. Used
+/// again, it keeps its memory.
+#[derive(Debug, Default)]
+pub struct Values {
+    bytes: Vec<u8>,
+    /// For each key the place of its value in `bytes`; `None` without a row.
+    places: Vec<Option<(usize, usize)>>,
+    /// The places of the keys in the order in which they are read.
+    order: Vec<usize>,
+    /// The value that is being read.
+    value: Vec<u8>,
+}
+
+impl Values {
+    /// Returns the value of the row with the key at this place; `None` if there is no such row, or no such place.
+    pub fn get(&self, place: usize) -> Option<&[u8]> {
+        let (start, end) = (*self.places.get(place)?)?;
+        Some(&self.bytes[start..end])
+    }
+
+    /// Returns the number of keys.
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Returns whether there are no keys.
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// Returns the values in the order of the keys, `None` for each key without a row.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = Option<&[u8]>> {
+        self.places.iter().map(|place| place.map(|(start, end)| &self.bytes[start..end]))
+    }
+
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.places.clear();
+    }
+
+    /// Reads the values of these keys in their order, each by `read`, which returns whether there is a row. Returns the
+    /// number of rows.
+    fn read<K: AsRef<[u8]>>(
+        &mut self,
+        keys: &[K],
+        mut read: impl FnMut(&[u8], &mut Vec<u8>) -> Result<bool>,
+    ) -> Result<usize> {
+        let Self { bytes, places, order, value } = self;
+        places.resize(keys.len(), None);
+        order.clear();
+        order.extend(0..keys.len());
+        order.sort_unstable_by_key(|place| keys[*place].as_ref());
+        let mut rows = 0;
+        for place in order {
+            if read(keys[*place].as_ref(), value)? {
+                places[*place] = Some((bytes.len(), bytes.len() + value.len()));
+                bytes.extend_from_slice(value);
+                rows += 1;
+            }
+        }
+        debug_assert!(
+            rows == places.iter().flatten().count(),
+            "a row is counted that has no value, or the reverse"
+        );
+        Ok(rows)
+    }
+}
+
+impl<A: Access> Table<A> {
+    /// Reads the rows with these keys, in any order and repeated or not, into `values`. Returns the number of rows that
+    /// there are. All are read as one plain read, of one moment, and in the order of their keys, which is faster than
+    /// one by one.
+    ///
+    /// ```
+    /// # fn main() -> windfall::Result<()> {
+    /// # let folder = std::env::temp_dir().join(format!("windfall-get-many-{}", std::process::id()));
+    /// # let db = windfall::Database::open(&folder, windfall::Options::default().buffer_pool_size(16 << 20))?;
+    /// use windfall::{TableOptions, Values};
+    ///
+    /// let towns = db.create_table("towns", TableOptions::default())?;
+    /// for (town, people) in [("Basel", "177595"), ("Genoa", "560688"), ("Oslo", "717710")] {
+    ///     towns.insert(town.as_bytes(), people.as_bytes())?;
+    /// }
+    /// let mut people = Values::default();
+    /// assert_eq!(towns.get_many(&["Oslo", "Rome", "Basel"], &mut people)?, 2);
+    /// assert_eq!(people.get(0), Some(&b"717710"[..]));
+    /// assert_eq!((people.get(1), people.get(2)), (None, Some(&b"177595"[..])));
+    /// # db.close()?;
+    /// # std::fs::remove_dir_all(folder).ok();
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Table::get`]. There are no values then.
+    pub fn get_many<K: AsRef<[u8]>>(&self, keys: &[K], values: &mut Values) -> Result<usize> {
+        values.clear();
+        self.read_many(keys, None, values).map_err(|error| {
+            values.clear();
+            self.with_owner(error)
+        })
+    }
+
+    fn read_many<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+        lock: Option<RowLock>,
+        values: &mut Values,
+    ) -> Result<usize> {
+        self.engine.check_open()?;
+        if let Some(scope) = self.scope()? {
+            let mut call = scope.begin_call()?;
+            let rows = self.read_many_in_transaction(scope, &mut call.inner, keys, lock, values);
+            return call.finish(rows);
+        }
+        debug_assert!(lock.is_none(), "rows are locked outside of a transaction");
+        if self.is_temporary() {
+            return self.read_many_in(keys, Visibility::Newest, values);
+        }
+        let view = self.engine.transactions.versions().view();
+        self.read_many_in(keys, Visibility::View(&view, None), values)
+    }
+
+    fn read_many_in_transaction<K: AsRef<[u8]>>(
+        &self,
+        scope: &Scope,
+        inner: &mut Inner,
+        keys: &[K],
+        lock: Option<RowLock>,
+        values: &mut Values,
+    ) -> Result<usize> {
+        if self.is_temporary() {
+            return self.read_many_in(keys, Visibility::Newest, values);
+        }
+        if let Some(lock) = lock.or_else(|| scope.plain_read_lock().map(RowLock::from)) {
+            return values.read(keys, |key, value| self.get_locked(scope, inner, key, lock, true, value));
+        }
+        match scope.view_of_plain_read(inner) {
+            Some(view) => self.read_many_in(keys, Visibility::View(&view, inner.own()), values),
+            None => self.read_many_in(keys, Visibility::Newest, values),
+        }
+    }
+
+    fn read_many_in<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+        visibility: Visibility<'_>,
+        values: &mut Values,
+    ) -> Result<usize> {
+        let (call, versions) = (self.inner.enter()?, self.engine.transactions.versions());
+        visibility.check_known(call.clustered.space().created_at(), || self.owner())?;
+        values.read(keys, |key, value| versions.get_in(&call.clustered, key, visibility, true, value))
+    }
+}
+
+impl TxTable<'_> {
+    /// Reads and locks the rows with these keys (shared), in the order of their keys, each as
+    /// [`TxTable::get_for_share`] does. Returns the number of rows that there are.
+    ///
+    /// # Errors
+    /// As [`TxTable::get_for_share`]. There are no values then, and the rows that were locked before stay locked.
+    pub fn get_many_for_share<K: AsRef<[u8]>>(&self, keys: &[K], values: &mut Values) -> Result<usize> {
+        self.get_many_for(keys, RowMode::Shared, values)
+    }
+
+    /// As [`TxTable::get_many_for_share`], but each row is locked as [`TxTable::get_for_update`] does.
+    ///
+    /// # Errors
+    /// As [`TxTable::get_many_for_share`].
+    pub fn get_many_for_update<K: AsRef<[u8]>>(&self, keys: &[K], values: &mut Values) -> Result<usize> {
+        self.get_many_for(keys, RowMode::Exclusive, values)
+    }
+
+    fn get_many_for<K: AsRef<[u8]>>(&self, keys: &[K], mode: RowMode, values: &mut Values) -> Result<usize> {
+        values.clear();
+        self.check_may_lock()?;
+        self.read_many(keys, Some(self.lock(mode)), values).map_err(|error| {
+            values.clear();
+            self.with_owner(error)
+        })
+    }
+}

@@ -1,0 +1,92 @@
+//! Allocations of reads: after a warm-up none.
+
+mod common;
+
+use common::{key, new_database};
+use windfall::{
+    CountingAllocator, FlushLog, IndexOptions, Options, Result, Seek, TableOptions, TransactionOptions,
+    Values,
+};
+use windfall_base::sync::work::{self, Work};
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
+
+const ROWS: u32 = 5_000;
+
+/// Asserts that `read` allocates nothing the third time.
+fn allocates_nothing(what: &str, read: impl FnMut() -> Result<()>) -> Result<()> {
+    allocates_at_most(0, what, read)
+}
+
+fn allocates_at_most(most: u64, what: &str, mut read: impl FnMut() -> Result<()>) -> Result<()> {
+    let allocations = || work::so_far().of(Work::Allocation);
+    read()?;
+    read()?;
+    let before = allocations();
+    read()?;
+    let made = allocations() - before;
+    assert!(made <= most, "{what}: {made}");
+    Ok(())
+}
+
+/// The values of the index contain zero bytes, so that its keys are copied where the cursor unescapes them.
+#[test]
+fn reads_allocate_nothing_after_a_warm_up() -> Result<()> {
+    let options =
+        Options::default().page_size(4096).buffer_pool_size(16 << 20).flush_log_at_trx_commit(FlushLog::Lazy);
+    let (_folder, db) = new_database(options)?;
+    let table = db.create_table("t", TableOptions::default().index("i", IndexOptions::on_value(0..4)))?;
+    for n in 0..ROWS {
+        table.insert(&key(n), &[&key(n)[..], &[7; 100]].concat())?;
+    }
+    let trx = db.begin(TransactionOptions::default());
+    let (within, plain) = (trx.table(&table), &table);
+    let (mut inside, mut outside) = (within.cursor()?, plain.cursor()?);
+    for (what, cursor) in [("a scan in a transaction", &mut inside), ("a scan", &mut outside)] {
+        allocates_nothing(what, || {
+            assert!(cursor.seek(Seek::First)?);
+            let mut rows = 1;
+            while cursor.next()? {
+                assert!(cursor.row().is_some());
+                rows += 1;
+            }
+            assert_eq!(rows, ROWS);
+            Ok(())
+        })?;
+        allocates_nothing(what, || {
+            assert!(cursor.seek(Seek::Last)?);
+            while cursor.prev()? {}
+            Ok(())
+        })?;
+        allocates_nothing("seeks", || {
+            (0..ROWS).try_for_each(|n| cursor.seek(Seek::AtLeast(&key(n))).map(drop))
+        })?;
+    }
+    let index = plain.index("i")?;
+    for (what, mut cursor) in [("rows of an index", index.cursor()?), ("entries alone", index.key_cursor()?)]
+    {
+        // The seek makes the bound of the entries, in another form than that of the index key.
+        allocates_at_most(2, what, || {
+            assert!(cursor.seek(Seek::AtLeast(&key(0)))?);
+            let mut entries = 1;
+            while cursor.next()? {
+                assert!(cursor.row().is_some_and(|row| row.index_key == row.key));
+                entries += 1;
+            }
+            assert_eq!(entries, ROWS);
+            Ok(())
+        })?;
+    }
+    let (keys, mut values) = ((0..ROWS).rev().map(key).collect::<Vec<_>>(), Values::default());
+    allocates_nothing("many rows in a transaction", || {
+        assert_eq!(within.get_many(&keys, &mut values)?, ROWS as usize);
+        Ok(())
+    })?;
+    let mut value = Vec::new();
+    allocates_nothing("point reads", || {
+        (0..ROWS).try_for_each(|n| plain.get_into(&key(n), &mut value).map(|found| assert!(found)))
+    })?;
+    drop(trx);
+    db.close()
+}
