@@ -16,6 +16,7 @@
 //! snapshot (test: `a_seek_reads_again`), except at levels that read without a view. A locking cursor (`locking`) reads
 //! the newest version of each row (test: `a_locking_cursor_reads_the_newest_version_of_each_row`).
 
+mod filter;
 mod locking;
 
 use core::ops::{Bound, RangeBounds};
@@ -36,7 +37,10 @@ use crate::{
     },
 };
 
+pub(crate) use filter::Wanted;
 pub(crate) use locking::intention;
+
+pub use filter::Condition;
 
 pub use crate::tree::Seek;
 
@@ -264,7 +268,7 @@ impl Cursor {
     /// ([`TransactionError`](crate::error::TransactionError)), and, if the cursor locks rows, a lock that is not
     /// granted ([`LockError`](crate::error::LockError)).
     pub fn seek(&mut self, to: Seek<'_>) -> Result<bool> {
-        self.go(Move::To(to), |_| true)
+        self.go(Move::To(to), Wanted::within(&|_| true))
     }
 
     /// Moves to the next row. Returns whether there is one; if not, the cursor is after the last.
@@ -273,7 +277,7 @@ impl Cursor {
     /// As [`Cursor::seek`].
     #[expect(clippy::should_implement_trait, reason = "a cursor goes both ways and lends what it is at")]
     pub fn next(&mut self) -> Result<bool> {
-        self.go(Move::Next, |_| true)
+        self.go(Move::Next, Wanted::within(&|_| true))
     }
 
     /// Moves to the previous row. Returns whether there is one; if not, the cursor is before the first.
@@ -281,15 +285,14 @@ impl Cursor {
     /// # Errors
     /// As [`Cursor::seek`].
     pub fn prev(&mut self) -> Result<bool> {
-        self.go(Move::Prev, |_| true)
+        self.go(Move::Prev, Wanted::within(&|_| true))
     }
 
-    /// Moves, and skips entries that are not live rows. The move ends at the first entry for which `wanted` returns
-    /// false: that entry is neither locked nor waited for.
+    /// Moves, and skips entries that are not live rows, or not wanted.
     #[inline]
-    pub(crate) fn go(&mut self, to: Move<'_>, wanted: impl Fn(&[u8]) -> bool) -> Result<bool> {
+    pub(crate) fn go(&mut self, to: Move<'_>, mut wanted: Wanted<'_>) -> Result<bool> {
         (self.at, self.releasable) = (At::Nothing, None);
-        let found = self.find(to, &wanted);
+        let found = self.find(to, &mut wanted);
         debug_assert!(
             self.beyond.is_none() || self.at == At::Nothing,
             "a cursor is past an end and at a row"
@@ -310,7 +313,7 @@ impl Cursor {
         })
     }
 
-    fn find(&mut self, to: Move<'_>, wanted: &dyn Fn(&[u8]) -> bool) -> Result<bool> {
+    fn find(&mut self, to: Move<'_>, wanted: &mut Wanted<'_>) -> Result<bool> {
         self.engine.check_open()?;
         if let Some(found) = self.find_ahead(to, wanted)? {
             return Ok(found);
@@ -341,12 +344,7 @@ impl Cursor {
         self.view.is_none() || (matches!(to, Move::To(_)) || self.entries.is_new()) && !self.keeps_view
     }
 
-    fn find_in_session(
-        &mut self,
-        inner: &Inner,
-        to: Move<'_>,
-        wanted: &dyn Fn(&[u8]) -> bool,
-    ) -> Result<bool> {
+    fn find_in_session(&mut self, inner: &Inner, to: Move<'_>, wanted: &mut Wanted<'_>) -> Result<bool> {
         self.discard_rolled_back(inner)?;
         self.find_seen(to, None, wanted)
     }
@@ -357,7 +355,7 @@ impl Cursor {
         inner: &mut Inner,
         lock: Option<RowLock>,
         to: Move<'_>,
-        wanted: &dyn Fn(&[u8]) -> bool,
+        wanted: &mut Wanted<'_>,
     ) -> Result<bool> {
         if let Some(lock) = lock.or_else(|| scope.plain_read_lock().map(RowLock::from)) {
             let found = self.find_locked(scope, inner, lock, to, wanted)?;
@@ -375,7 +373,7 @@ impl Cursor {
 
     /// Moves over entries that were read ahead, as long as the view alone decides their visibility. That needs no gate,
     /// only that the table and the transaction still exist. Returns `None` if more must be read.
-    fn find_ahead(&mut self, to: Move<'_>, wanted: &dyn Fn(&[u8]) -> bool) -> Result<Option<bool>> {
+    fn find_ahead(&mut self, to: Move<'_>, wanted: &mut Wanted<'_>) -> Result<Option<bool>> {
         let Some(view) = self.view.as_ref().filter(|_| self.covers || matches!(self.owner, Owner::Table(_)))
         else {
             return Ok(None);
@@ -402,10 +400,15 @@ impl Cursor {
                 break;
             }
             to.make(&mut self.entries)?;
-            if !wanted(self.entries.key()) {
+            if !wanted.is_within(self.entries.key()) {
                 return Ok(Some(false));
             }
             if !header.is_deleted() {
+                match wanted.evaluate(self.entries.key(), self.entries.value())? {
+                    Condition::Holds => {}
+                    Condition::Fails => continue,
+                    Condition::Ends => return Ok(Some(false)),
+                }
                 debug_assert!(self.beyond.is_none(), "a cursor that is past an end reads ahead");
                 self.at = At::Row;
                 return Ok(Some(true));
@@ -429,12 +432,7 @@ impl Cursor {
         self.view = Some(view);
     }
 
-    fn find_seen(
-        &mut self,
-        to: Move<'_>,
-        own: Option<TrxId>,
-        wanted: &dyn Fn(&[u8]) -> bool,
-    ) -> Result<bool> {
+    fn find_seen(&mut self, to: Move<'_>, own: Option<TrxId>, wanted: &mut Wanted<'_>) -> Result<bool> {
         // During this call the table schema cannot change. If the tree was dropped before, its tablespace is marked so.
         let call = self.table.enter()?;
         self.tree.space().check_live()?;
@@ -448,9 +446,19 @@ impl Cursor {
         );
         let on = to.on();
         let mut found = to.make(entries)?;
-        while found && wanted(entries.key()) {
+        while found && wanted.is_within(entries.key()) {
             let Some(header) = entries.header() else { break };
             let is_seen = visibility.sees(header.trx);
+            if is_seen && !header.is_deleted() {
+                match wanted.evaluate(entries.key(), entries.value())? {
+                    Condition::Holds => {}
+                    Condition::Fails => {
+                        found = on.make(entries)?;
+                        continue;
+                    }
+                    Condition::Ends => return Ok(false),
+                }
+            }
             self.at = match *form {
                 None => visible_row_at(transactions, tree, entries, visibility, long)?,
                 Some(_) if is_seen && header.is_deleted() => At::Nothing,
@@ -466,7 +474,16 @@ impl Cursor {
                 }
             };
             if self.at != At::Nothing {
-                return Ok(true);
+                // Another transaction has changed the entry since: only now is its version known.
+                let condition =
+                    if is_seen { Condition::Holds } else { wanted.evaluate(entries.key(), entry_value)? };
+                if condition == Condition::Holds {
+                    return Ok(true);
+                }
+                self.at = At::Nothing;
+                if condition == Condition::Ends {
+                    return Ok(false);
+                }
             }
             found = on.make(entries)?;
         }

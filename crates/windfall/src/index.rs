@@ -18,7 +18,7 @@ use core::{
 };
 
 use crate::{
-    cursor::{Cursor, EntryRef, Move, Reader, Seek, split},
+    cursor::{Condition, Cursor, EntryRef, Move, Reader, Seek, Wanted, split},
     error::{Owner, Result},
     ids::SpaceId,
     range::{Bounds, Range},
@@ -360,22 +360,7 @@ impl IndexCursor {
     /// # Errors
     /// As [`Cursor::seek`]; the index was dropped.
     pub fn seek(&mut self, to: Seek<'_>) -> Result<bool> {
-        let form = self.parts.form;
-        let end_of = |key| form.end_of(key).unwrap_or_else(|| self.entries.key_above_all());
-        match to {
-            Seek::First => self.go(Move::To(Seek::First)),
-            Seek::Last => self.go(Move::To(Seek::Last)),
-            Seek::AtLeast(key) => self.go(Move::To(Seek::AtLeast(&form.start_of(key)))),
-            Seek::Below(key) => self.go(Move::To(Seek::Below(&form.start_of(key)))),
-            Seek::Above(key) => {
-                let end = end_of(key);
-                self.go(Move::To(Seek::AtLeast(&end)))
-            }
-            Seek::AtMost(key) => {
-                let end = end_of(key);
-                self.go(Move::To(Seek::Below(&end)))
-            }
-        }
+        self.go(Move::To(to))
     }
 
     /// Moves to the next row. Returns whether there is one; if not, the cursor is after the last.
@@ -395,6 +380,64 @@ impl IndexCursor {
         self.go(Move::Prev)
     }
 
+    /// As [`IndexCursor::seek`], and passes over the rows of which the condition fails, in the direction of a further
+    /// step. It is evaluated on the entry (its value is empty), before the row is read or locked; if another
+    /// transaction is changing the entry, afterwards, and a lock is then released as [`IndexCursor::unlock_row`] does.
+    /// At levels that lock gaps, the rows of entries with a payload are locked first.
+    ///
+    /// ```
+    /// # fn main() -> windfall::Result<()> {
+    /// # let folder = std::env::temp_dir().join(format!("windfall-seek-where-{}", std::process::id()));
+    /// # let db = windfall::Database::open(&folder, windfall::Options::default().buffer_pool_size(16 << 20))?;
+    /// use windfall::{Condition, IndexOptions, Seek, TableOptions};
+    ///
+    /// let by_name = TableOptions::default().index("name", IndexOptions::on_value(0..4));
+    /// let people = db.create_table("people", by_name)?;
+    /// for (id, name) in [(1u8, "Adam"), (2, "Bert"), (3, "Bill"), (4, "Carl")] {
+    ///     people.insert(&[id], name.as_bytes())?;
+    /// }
+    /// let mut cursor = people.index("name")?.cursor()?;
+    /// let found = cursor.seek_where(Seek::AtLeast(b"B"), |entry| match entry.index_key {
+    ///     [b'B', .., b'l'] => Condition::Holds,
+    ///     [b'B', ..] => Condition::Fails,
+    ///     _ => Condition::Ends,
+    /// })?;
+    /// assert_eq!((found, cursor.row().map(|row| row.key)), (true, Some(&[3][..])));
+    /// # db.close()?;
+    /// # std::fs::remove_dir_all(folder).ok();
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// The condition must not call the database. If it [ends](Condition::Ends) the move, the cursor is at no row, and a
+    /// further step goes on behind that entry.
+    ///
+    /// # Errors
+    /// As [`IndexCursor::seek`].
+    pub fn seek_where(
+        &mut self,
+        to: Seek<'_>,
+        condition: impl FnMut(IndexEntry<'_>) -> Condition,
+    ) -> Result<bool> {
+        self.go_where(Move::To(to), condition)
+    }
+
+    /// As [`IndexCursor::next`], and passes over rows as [`IndexCursor::seek_where`] does.
+    ///
+    /// # Errors
+    /// As [`IndexCursor::seek`].
+    pub fn next_where(&mut self, condition: impl FnMut(IndexEntry<'_>) -> Condition) -> Result<bool> {
+        self.go_where(Move::Next, condition)
+    }
+
+    /// As [`IndexCursor::prev`], and passes over rows as [`IndexCursor::seek_where`] does.
+    ///
+    /// # Errors
+    /// As [`IndexCursor::seek`].
+    pub fn prev_where(&mut self, condition: impl FnMut(IndexEntry<'_>) -> Condition) -> Result<bool> {
+        self.go_where(Move::Prev, condition)
+    }
+
     /// Releases the lock that the last move took, as [`Cursor::unlock_row`] does.
     ///
     /// # Errors
@@ -403,12 +446,52 @@ impl IndexCursor {
         self.entries.unlock_row()
     }
 
+    fn go_where(
+        &mut self,
+        to: Move<'_>,
+        mut condition: impl FnMut(IndexEntry<'_>) -> Condition,
+    ) -> Result<bool> {
+        let mut bound = Vec::new();
+        let to = self.among_entries(to, &mut bound);
+        let Self { entries, parts } = self;
+        let mut evaluate = |key: &[u8], value: &[u8]| {
+            let entry = EntryRef { key, value, row: &[] };
+            parts.find(entry)?;
+            Ok(condition(parts.of(entry)))
+        };
+        entries.go(to, Wanted::if_holds(&mut evaluate))?;
+        self.take_apart()
+    }
+
     fn go(&mut self, to: Move<'_>) -> Result<bool> {
-        let found = self.entries.go(to, |_| true)?;
-        if let Some(entry) = self.entries.entry() {
-            self.parts.find(entry)?;
-        }
-        Ok(found)
+        let mut bound = Vec::new();
+        let to = self.among_entries(to, &mut bound);
+        self.entries.go(to, Wanted::within(&|_| true))?;
+        self.take_apart()
+    }
+
+    /// Takes the entry at the position apart. Returns whether there is one.
+    fn take_apart(&mut self) -> Result<bool> {
+        let Some(entry) = self.entries.entry() else { return Ok(false) };
+        self.parts.find(entry)?;
+        Ok(true)
+    }
+
+    /// Returns the move among entries that a move among index keys means; `bound` is the key of its target.
+    fn among_entries<'s>(&self, to: Move<'s>, bound: &'s mut Vec<u8>) -> Move<'s> {
+        let form = self.parts.form;
+        let Move::To(to) = to else { return to };
+        *bound = match to {
+            Seek::First | Seek::Last => return Move::To(to),
+            Seek::AtLeast(key) | Seek::Below(key) => form.start_of(key),
+            Seek::Above(key) | Seek::AtMost(key) => {
+                form.end_of(key).unwrap_or_else(|| self.entries.key_above_all())
+            }
+        };
+        Move::To(match to {
+            Seek::Below(_) | Seek::AtMost(_) => Seek::Below(bound),
+            _ => Seek::AtLeast(bound),
+        })
     }
 
     /// Returns the row at the cursor's position, or its entry, without copying it.

@@ -118,7 +118,7 @@ use windfall_engine::{buffer, catalog, engine, log, options, recovery, store, ta
 
 pub use catalog::DropReport;
 pub use check::{CheckReport, CheckedTree};
-pub use cursor::{Cursor, Seek};
+pub use cursor::{Condition, Cursor, Seek};
 pub use database::{Database, IndexOptions, TableInfo, TableOptions};
 pub use error::{Error, Result};
 pub use get_many::Values;

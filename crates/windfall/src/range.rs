@@ -9,7 +9,7 @@
 use core::ops::{Bound, RangeBounds};
 
 use crate::{
-    cursor::{Cursor, EntryRef, Move},
+    cursor::{Cursor, EntryRef, Move, Wanted},
     error::Result,
 };
 
@@ -103,7 +103,7 @@ impl Range {
         self.advance(|range| {
             let Self { front, back, .. } = range;
             let back = back.as_ref().and_then(Cursor::key);
-            front.go(Move::Next, |key| back.is_none_or(|back| key < back))
+            front.go(Move::Next, Wanted::within(&|key| back.is_none_or(|back| key < back)))
         })
     }
 
@@ -111,7 +111,7 @@ impl Range {
         self.advance(|range| {
             let Self { front, back, .. } = range;
             let back = back.get_or_insert_with(|| front.another());
-            back.go(Move::Prev, |key| front.key().is_none_or(|front| front < key))
+            back.go(Move::Prev, Wanted::within(&|key| front.key().is_none_or(|front| front < key)))
         })
     }
 

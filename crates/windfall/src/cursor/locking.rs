@@ -33,7 +33,7 @@
 
 use core::ops::Bound;
 
-use super::{At, Cursor, Move, Reader, Releasable, Seek, split};
+use super::{At, Condition, Cursor, Move, Reader, Releasable, Seek, Wanted, split};
 use crate::{
     error::Result,
     keys::KeyRange,
@@ -117,7 +117,7 @@ impl Cursor {
         inner: &mut Inner,
         lock: RowLock,
         to: Move<'_>,
-        wanted: &dyn Fn(&[u8]) -> bool,
+        wanted: &mut Wanted<'_>,
     ) -> Result<bool> {
         self.lock_table(scope, inner, lock.mode)?;
         let is_index = self.form.is_some();
@@ -126,17 +126,61 @@ impl Cursor {
         }
         let on = to.on();
         let mut found = self.step_locked(scope, inner, to)?;
-        while found && wanted(self.entries.key()) {
+        while found && wanted.is_within(self.entries.key()) {
             if !is_index || !self.has_left(scope, inner) {
+                let before = self.evaluate_unlocked(scope, inner, wanted)?;
+                if before == Some(Condition::Ends) {
+                    return Ok(false);
+                }
                 let call = scope.row_call(inner, TableKind::Shared, lock.lock_timeout(scope));
-                if call.run(|call| self.try_read_locked(call, lock, scope.locks_gaps()).map(Some))? {
-                    self.at = At::CopiedRow;
-                    return Ok(true);
+                if before != Some(Condition::Fails)
+                    && call.run(|call| self.try_read_locked(call, lock, scope.locks_gaps()).map(Some))?
+                {
+                    match self.evaluate(wanted)? {
+                        Condition::Holds => {
+                            self.at = At::CopiedRow;
+                            return Ok(true);
+                        }
+                        Condition::Fails => self.release_row(scope, inner)?,
+                        Condition::Ends => return self.release_row(scope, inner).map(|()| false),
+                    }
                 }
             }
             found = self.step_locked(scope, inner, on)?;
         }
         Ok(false)
+    }
+
+    /// Evaluates the condition on the entry at the position before its row is locked, if that suffices: without a
+    /// payload, which the row's owner may change. At levels that do not lock gaps, an entry of a transaction that had
+    /// ended before it was read suffices, too.
+    fn evaluate_unlocked(
+        &self,
+        scope: &Scope,
+        inner: &Inner,
+        wanted: &mut Wanted<'_>,
+    ) -> Result<Option<Condition>> {
+        let (Some(form), Some(header), true) = (self.form, self.entries.header(), wanted.has_condition())
+        else {
+            return Ok(None);
+        };
+        let entry = (self.entries.key(), self.entries.value());
+        let has_payload =
+            !split(form, entry, self.tree.space().id(), || self.owner.clone())?.payload.is_empty();
+        let ended = self.ended.as_ref().expect("it is taken before an entry is read");
+        let is_final = ended.covers(header.trx) || inner.own() == Some(header.trx);
+        if has_payload && (scope.locks_gaps() || !is_final) {
+            return Ok(None);
+        }
+        wanted.evaluate(entry.0, entry.1).map(Some)
+    }
+
+    /// Releases the lock on a row that was locked and is not wanted, if it may be released.
+    fn release_row(&mut self, scope: &Scope, inner: &mut Inner) -> Result<()> {
+        match self.releasable.take() {
+            Some(Releasable { before }) => self.unlock_in_transaction(scope, inner, before),
+            None => Ok(()),
+        }
     }
 
     /// Attempts to lock and read the row of the entry at the position. Returns whether it is there.
@@ -149,7 +193,7 @@ impl Cursor {
         let trx = call.attempt()?;
         let Self { table, tree, entries, long, entry_value, owner, form, releasable, .. } = self;
         let mut note_lock = |trx: &Trx<'_>, tree: &Tree, key: &[u8]| {
-            let held = if keeps_lock { Some(lock.mode) } else { row::held_mode(trx, tree, key) };
+            let held = if keeps_lock { Some(lock.mode) } else { row::held_before(trx, tree, key) };
             *releasable = (held < Some(lock.mode)).then_some(Releasable { before: held });
         };
         let entered = table.enter()?;
@@ -192,11 +236,10 @@ impl Cursor {
         let Reader::InTransaction(scope, _) = self.reader.clone() else { return Ok(false) };
         let mut call = scope.begin_call()?;
         let done = self.unlock_in_transaction(&scope, &mut call.inner, before);
-        call.finish(done)
+        call.finish(done.map(|()| true))
     }
 
-    fn unlock_in_transaction(&self, scope: &Scope, inner: &mut Inner, to: Option<RowMode>) -> Result<bool> {
-        debug_assert!(self.at == At::CopiedRow, "a row is unlocked at which the cursor is not");
+    fn unlock_in_transaction(&self, scope: &Scope, inner: &mut Inner, to: Option<RowMode>) -> Result<()> {
         let key = self.entries.key();
         let key = match self.form {
             None => key,
@@ -208,7 +251,7 @@ impl Cursor {
         let entered = self.table.enter()?;
         let trx = scope.running(inner);
         row::unlock_row(&trx, &entered.clustered, key, to);
-        Ok(true)
+        Ok(())
     }
 
     /// Returns whether the entry at the position, as it was read, shows that its row has left the index.

@@ -6,6 +6,7 @@ mod background;
 mod calls;
 #[path = "../changed_env/mod.rs"]
 mod changed_env;
+mod conditions;
 mod crowds;
 mod durability;
 mod ends;

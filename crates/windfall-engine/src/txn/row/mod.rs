@@ -26,5 +26,5 @@ pub use edit::{Edit, Mode, Value};
 pub use entry::{EntryForm, EntryParts, SuppliedChange, SuppliedEntry};
 pub use locking_read::{LockingRead, has_left, lock_range, read_locked};
 pub use plan::check_length;
-pub use row_lock::{held_mode, unlock_row};
+pub use row_lock::{held_before, unlock_row};
 pub use target::{KeysOf, RowTarget, Secondary, Watch};

@@ -58,10 +58,14 @@ pub(super) fn lock_row(trx: &mut Trx<'_>, tree: &Tree, key: &[u8], mode: RowMode
     }
 }
 
-/// Returns the mode in which the transaction has locked a row, without the lock that a row has by its own change.
-pub fn held_mode(trx: &Trx<'_>, tree: &Tree, key: &[u8]) -> Option<RowMode> {
-    let lock_owner = trx.lock_owner_if_any()?;
-    trx.transactions().lock_manager().held_mode(lock_owner, &row_name(tree, key))
+/// Returns the mode in which the transaction had locked a row before this call, which may have waited for it since.
+/// The lock that a row has by the transaction's own change does not count.
+pub fn held_before(trx: &Trx<'_>, tree: &Tree, key: &[u8]) -> Option<RowMode> {
+    let (lock_owner, row) = (trx.lock_owner_if_any()?, row_name(tree, key));
+    match trx.waited_for(&row) {
+        Some(held) => held,
+        None => trx.transactions().lock_manager().held_mode(lock_owner, &row),
+    }
 }
 
 /// Lowers the lock of the transaction on a row to this mode; `None` releases it. A row that the transaction has changed

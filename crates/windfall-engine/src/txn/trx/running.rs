@@ -246,6 +246,12 @@ impl<'e> Trx<'e> {
         }
     }
 
+    /// Returns the lock that it held on a row for which this call has waited; `None` if the call has not.
+    #[expect(clippy::option_option, reason = "a row that was waited for may have been locked before or not")]
+    pub(in crate::txn) fn waited_for(&self, row: &RowName) -> Option<Option<RowMode>> {
+        self.waited_for.iter().find(|(known, _)| known == row).map(|(_, held)| *held)
+    }
+
     /// Notes a request for a lock that it would have taken without the wait, too.
     pub(in crate::txn) fn note_lock(&mut self, row: &RowName, mode: RowMode) {
         if let Some((_, held)) = self.waited_for.iter_mut().find(|(known, _)| known == row) {

@@ -1,0 +1,170 @@
+//! Conditions on index entries that are evaluated before rows are read or locked.
+
+use std::{thread, time::Duration};
+
+use windfall::{
+    Access, Condition, Database, IndexOptions, Isolation, Seek, SuppliedChange, SuppliedEntry, Table,
+    TableOptions, Transaction,
+};
+use windfall_base::sync::work::{Work, so_far};
+
+use super::{await_lock_wait, begin, database};
+
+/// Creates a table with an index of supplied entries: row `n` has key `n` and payload 0.
+fn payloads(db: &Database) -> Table {
+    let table = db.create_table("t", TableOptions::default().index("i", IndexOptions::supplied(1))).unwrap();
+    for n in 0..20u8 {
+        let key = [n];
+        let new = Some(SuppliedEntry::new(&key).payload(&[0]));
+        table.insert_with(&key, &key, &[SuppliedChange { index: "i", old: None, new }]).unwrap();
+    }
+    table
+}
+
+fn set_payload(table: &Table<impl Access>, n: u8, payload: u8) {
+    let (key, payload) = ([n], [payload]);
+    let old = Some(SuppliedEntry::new(&key));
+    let new = Some(SuppliedEntry::new(&key).payload(&payload));
+    table.update_with(&key, &key, &[SuppliedChange { index: "i", old, new }]).unwrap();
+}
+
+/// Returns the keys of the rows with a payload of zero, upwards and downwards, of rows and of entries alone.
+fn zeros(table: &Table<impl Access>) -> [Vec<u8>; 4] {
+    let index = table.index("i").unwrap();
+    let is_zero = |entry: windfall::IndexEntry<'_>| {
+        if entry.payload == [0] { Condition::Holds } else { Condition::Fails }
+    };
+    let mut all = Vec::new();
+    for mut cursor in [index.cursor().unwrap(), index.key_cursor().unwrap()] {
+        for up in [true, false] {
+            let mut found = Vec::new();
+            let step = |cursor: &mut windfall::IndexCursor| {
+                if up { cursor.next_where(is_zero) } else { cursor.prev_where(is_zero) }
+            };
+            let to = if up { Seek::First } else { Seek::Last };
+            let mut there = cursor.seek_where(to, is_zero).unwrap();
+            while there {
+                let row = cursor.row().unwrap();
+                assert_eq!((row.payload, row.index_key), (&[0][..], row.key));
+                found.push(row.key[0]);
+                there = step(&mut cursor).unwrap();
+            }
+            if !up {
+                found.reverse();
+            }
+            all.push(found);
+        }
+    }
+    all.try_into().unwrap()
+}
+
+#[test]
+fn a_condition_is_evaluated_on_the_version_that_is_returned() {
+    let db = database();
+    let table = payloads(&db);
+    let trx = begin(&db, Isolation::RepeatableRead);
+    let all: Vec<u8> = (0..20).collect();
+    assert_eq!(zeros(&trx.table(&table)), [(); 4].map(|()| all.clone()));
+    let other = begin(&db, Isolation::RepeatableRead);
+    for n in 0..10 {
+        set_payload(&table, n, 1);
+        set_payload(&other.table(&table), n + 10, 1);
+    }
+    set_payload(&other.table(&table), 15, 0);
+    // The snapshot has the payloads of before, and new readers those that are committed.
+    assert_eq!(zeros(&trx.table(&table)), [(); 4].map(|()| all.clone()));
+    assert_eq!(zeros(&table), [(); 4].map(|()| all[10..].to_vec()));
+    assert_eq!(zeros(&other.table(&table)), [(); 4].map(|()| vec![15]));
+    other.commit().unwrap();
+    assert_eq!(zeros(&trx.table(&table)), [(); 4].map(|()| all.clone()));
+    assert_eq!(zeros(&table), [(); 4].map(|()| vec![15]));
+}
+
+#[test]
+fn rows_that_a_condition_excludes_are_not_read() {
+    let db = database();
+    let options = TableOptions::default().index("i", IndexOptions::on_value(0..2));
+    let table = db.create_table("t", options).unwrap();
+    for n in 0..1000u16 {
+        table.put(&n.to_be_bytes(), &[&n.to_be_bytes()[..], &[7; 500]].concat()).unwrap();
+    }
+    let mut cursor = table.index("i").unwrap().cursor().unwrap();
+    let before = so_far().of(Work::Frame);
+    let found = cursor.seek_where(Seek::First, |entry| match entry.index_key {
+        [3, 0x80] => Condition::Holds,
+        _ => Condition::Fails,
+    });
+    assert!(found.unwrap());
+    assert_eq!(cursor.row().map(|row| (row.key, row.value.len())), Some((&[3, 0x80][..], 502)));
+    let frames = so_far().of(Work::Frame) - before;
+    assert!(frames < 60, "{frames} frames to pass over 896 rows");
+    // The move ends behind the range, and the next one goes on from there.
+    let mut evaluated = 0;
+    let ends = cursor.next_where(|entry| {
+        evaluated += 1;
+        if entry.index_key[1] < 0x82 { Condition::Fails } else { Condition::Ends }
+    });
+    assert_eq!((ends.unwrap(), evaluated, cursor.row()), (false, 2, None));
+    assert!(cursor.next().unwrap());
+    assert_eq!(cursor.row().map(|row| row.key), Some(&[3, 0x83][..]));
+}
+
+fn is_free(db: &Database, table: &Table, key: u8) -> bool {
+    let other = begin(db, Isolation::ReadCommitted);
+    other.set_lock_wait_timeout(Some(Duration::ZERO));
+    other.table(table).get_for_update(&[key]).is_ok()
+}
+
+/// Moves a locking cursor to the first row with an even key from 1 on, or with a payload of one.
+fn lock_even(trx: &Transaction, table: &Table) -> Option<u8> {
+    let index = trx.table(table).index("i").unwrap();
+    let mut cursor = index.cursor_for_update().unwrap();
+    cursor.set_range([1u8]..);
+    let found = cursor.next_where(|entry| {
+        let holds = entry.index_key[0].is_multiple_of(2) || entry.payload == [1];
+        if holds { Condition::Holds } else { Condition::Fails }
+    });
+    found.unwrap().then(|| cursor.row().unwrap().key[0])
+}
+
+#[test]
+fn rows_that_a_condition_excludes_are_not_locked() {
+    let db = database();
+    let table = payloads(&db);
+    let plain =
+        db.create_table("plain", TableOptions::default().index("i", IndexOptions::on_value(0..1))).unwrap();
+    (0..20u8).for_each(|n| plain.insert(&[n], &[n]).unwrap());
+    for (table, level, is_excluded_free) in [
+        (&plain, Isolation::ReadCommitted, true),
+        (&plain, Isolation::RepeatableRead, true),
+        (&table, Isolation::ReadCommitted, true),
+        // The payload may change as long as the row is not locked, so it is locked first.
+        (&table, Isolation::RepeatableRead, false),
+    ] {
+        let trx = begin(&db, level);
+        assert_eq!(lock_even(&trx, table), Some(2));
+        assert_eq!([1, 2, 3].map(|n| is_free(&db, table, n)), [is_excluded_free, false, true], "{level:?}");
+    }
+}
+
+/// The payload of row 1 is being changed by another transaction: only when that has ended is it known whether the
+/// condition holds.
+#[test]
+fn a_condition_on_an_unfinished_change_is_evaluated_after_the_wait() {
+    for (payload, found, is_free_then) in [(1, 1, false), (0, 2, true)] {
+        let db = database();
+        let table = payloads(&db);
+        set_payload(&table, 1, 1 - payload);
+        let writer = begin(&db, Isolation::ReadCommitted);
+        set_payload(&writer.table(&table), 1, payload);
+        thread::scope(|scope| {
+            let trx = begin(&db, Isolation::ReadCommitted);
+            let call = scope.spawn(|| (lock_even(&trx, &table), trx));
+            await_lock_wait(&db, &call);
+            writer.commit().unwrap();
+            let (locked, trx) = call.join().unwrap();
+            assert_eq!((locked, is_free(&db, &table, 1)), (Some(found), is_free_then));
+            drop(trx);
+        });
+    }
+}
