@@ -20,6 +20,7 @@ pub use usage::UsageError;
 
 use crate::{
     ids::{Lsn, PageId, PageNo, SpaceId},
+    keys::shown,
     sync::Arc,
 };
 
@@ -459,9 +460,14 @@ pub enum SchemaError {
         /// The kind of that next part.
         next_what: Arc<str>,
     },
-    /// A row with that key exists.
-    #[error("duplicate key in {0}")]
-    DuplicateKey(Owner),
+    /// A row with that key exists, or, in a unique index, another row with that index key.
+    #[error("duplicate key in {owner}: the row with key {} has it already", shown(row))]
+    DuplicateKey {
+        /// The table, or the index.
+        owner: Owner,
+        /// The key of the row that has it.
+        row: Arc<[u8]>,
+    },
     /// Two of the rows with which a table was to be created have the same key.
     #[error(
         "the key {key} occurs twice among the rows for {owner}{}: leave one of them out",

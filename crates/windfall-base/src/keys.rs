@@ -19,6 +19,19 @@ pub struct KeyRange {
     pub to: Option<Key>,
 }
 
+/// Bytes of a key that a message shows.
+const BYTES_SHOWN: usize = 32;
+
+/// Returns a key for a message, shortened.
+pub fn shown(key: &[u8]) -> String {
+    let start = key[..key.len().min(BYTES_SHOWN)].escape_ascii();
+    if key.len() > BYTES_SHOWN {
+        format!("\"{start}\"... ({} bytes)", key.len())
+    } else {
+        format!("\"{start}\"")
+    }
+}
+
 /// Returns the least key above this one.
 pub fn successor(key: &[u8]) -> Key {
     let mut next = Vec::with_capacity(key.len() + 1);

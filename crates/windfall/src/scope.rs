@@ -273,7 +273,7 @@ impl Scope {
         // Without a view nothing was read yet, so nothing counts as changed since.
         let strict = self.strict_view(inner).cloned();
         let mut trx = self.resume(inner);
-        trx.rules = Rules { gaps: self.locks_gaps(), strict };
+        trx.rules = Rules { gaps: self.locks_gaps(), strict, duplicate_lock: None };
         RunningTrx { scope: self, inner, trx, phase, was_panicking: thread::panicking() }
     }
 

@@ -247,6 +247,7 @@ impl<A: Access> Table<A> {
     ) -> Result<Option<bool>, Stop> {
         let space = self.lock_table(call, TableMode::IntentionExclusive)?;
         let trx = call.attempt()?;
+        trx.rules.duplicate_lock = self.access.duplicate_lock();
         self.inside(|target| {
             if target.clustered.space().id() != space {
                 return Ok(None);
@@ -383,9 +384,12 @@ impl<A: Access> Table<A> {
     /// Inserts a row. Waits for locks on it up to the lock timeout, as every change does.
     ///
     /// # Errors
-    /// [`SchemaError::DuplicateKey`] if a row has this key, or this key of a unique index; the key or the value is too
-    /// long; an index takes its entries from the caller ([`UsageError::EntryMissing`]); a lock that is not granted
+    /// [`SchemaError::DuplicateKey`] if a row has this key, or this key of a unique index: the error names that row,
+    /// and in a transaction it is locked ([`TxTable::duplicate_lock`]); the key or the value is too long; an index
+    /// takes its entries from the caller ([`UsageError::EntryMissing`]); a lock that is not granted
     /// ([`LockError`](crate::error::LockError)); a dropped table; I/O. The table is then unchanged.
+    ///
+    /// [`TxTable::duplicate_lock`]: crate::TxTable::duplicate_lock
     pub fn insert(&self, key: &[u8], value: &[u8]) -> Result<()> {
         self.write(key, Value::Bytes(value), Mode::Insert)
     }

@@ -48,11 +48,14 @@ use crate::{
 pub trait Access: Clone + sealed::Sealed {}
 
 mod sealed {
-    use super::Transaction;
+    use super::{RowMode, Transaction};
 
     pub trait Sealed {
         /// Returns the transaction of the calls, if they are part of one.
         fn transaction(&self) -> Option<&Transaction>;
+
+        /// Returns the mode in which a change locks the row that it conflicts with, if it is part of a transaction.
+        fn duplicate_lock(&self) -> Option<RowMode>;
     }
 }
 
@@ -67,6 +70,11 @@ impl sealed::Sealed for AutoCommit {
     fn transaction(&self) -> Option<&Transaction> {
         None
     }
+
+    #[inline]
+    fn duplicate_lock(&self) -> Option<RowMode> {
+        None
+    }
 }
 
 /// Each call is part of a transaction.
@@ -75,11 +83,13 @@ pub struct InTransaction<'t> {
     transaction: &'t Transaction,
     /// The action of locking reads on a row that another transaction has locked.
     wait_policy: LockWaitPolicy,
+    /// The mode in which changes lock the row that they conflict with.
+    duplicate_lock: RowMode,
 }
 
 impl<'t> InTransaction<'t> {
     pub(crate) fn new(transaction: &'t Transaction) -> Self {
-        Self { transaction, wait_policy: LockWaitPolicy::Wait }
+        Self { transaction, wait_policy: LockWaitPolicy::Wait, duplicate_lock: RowMode::Shared }
     }
 }
 
@@ -89,6 +99,11 @@ impl sealed::Sealed for InTransaction<'_> {
     #[inline]
     fn transaction(&self) -> Option<&Transaction> {
         Some(self.transaction)
+    }
+
+    #[inline]
+    fn duplicate_lock(&self) -> Option<RowMode> {
+        Some(self.duplicate_lock)
     }
 }
 
@@ -133,6 +148,41 @@ impl TxTable<'_> {
     pub fn lock_wait_policy(&self, then: LockWaitPolicy) -> Self {
         let mut table = self.clone();
         table.access.wait_policy = then;
+        table
+    }
+
+    /// Returns a handle of the same table with this mode of the lock on the row that a change conflicts with
+    /// ([`SchemaError::DuplicateKey`](crate::error::SchemaError::DuplicateKey), which names the row). The lock is kept
+    /// until the transaction ends, at every isolation level, so that row has that key until then. Default:
+    /// [`RowMode::Shared`]. With [`RowMode::Exclusive`] a transaction that then changes that row need not wait, nor be
+    /// the victim of a deadlock with another one that has found the same row: `REPLACE` and `INSERT ... ON DUPLICATE
+    /// KEY UPDATE` of SQL.
+    ///
+    /// ```
+    /// # fn main() -> windfall::Result<()> {
+    /// # let folder = std::env::temp_dir().join(format!("windfall-duplicate-lock-{}", std::process::id()));
+    /// # let db = windfall::Database::open(&folder, windfall::Options::default().buffer_pool_size(16 << 20))?;
+    /// use windfall::{Error, IndexOptions, RowMode, TableOptions, TransactionOptions, error::SchemaError};
+    ///
+    /// let by_name = TableOptions::default().index("name", IndexOptions::on_value(0..3).unique());
+    /// let people = db.create_table("people", by_name)?;
+    /// people.insert(b"1", b"ada, London")?;
+    /// let trx = db.begin(TransactionOptions::default());
+    /// let in_trx = trx.table(&people).duplicate_lock(RowMode::Exclusive);
+    /// if let Err(Error::Schema(SchemaError::DuplicateKey { row, .. })) = in_trx.insert(b"2", b"ada, Torino") {
+    ///     in_trx.put(&row, b"ada, Torino")?;
+    /// }
+    /// trx.commit()?;
+    /// assert_eq!(people.get(b"1")?.as_deref(), Some(&b"ada, Torino"[..]));
+    /// # db.close()?;
+    /// # std::fs::remove_dir_all(folder).ok();
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn duplicate_lock(&self, mode: RowMode) -> Self {
+        let mut table = self.clone();
+        table.access.duplicate_lock = mode;
         table
     }
 

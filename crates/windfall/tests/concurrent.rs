@@ -520,7 +520,7 @@ fn rows_that_all_threads_change() {
     let (seed, stop, done) = (seed(), AtomicBool::new(false), AtomicU64::new(0));
     let balance: [AtomicI64; WANTED as usize] = Default::default();
     let refused = |error: &Error| {
-        matches!(error, Error::Schema(SchemaError::DuplicateKey(_) | SchemaError::NoRow { .. }))
+        matches!(error, Error::Schema(SchemaError::DuplicateKey { .. } | SchemaError::NoRow { .. }))
     };
     let writer = |thread: u64| {
         let mut chance = StdRng::seed_from_u64(seed.wrapping_mul(1000) + thread);

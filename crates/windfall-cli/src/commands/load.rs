@@ -175,7 +175,7 @@ fn rows(
 fn one(table: &Table, key: &[u8], value: &[u8], replace: bool) -> Result<Option<String>> {
     match if replace { table.put(key, value) } else { table.insert(key, value) } {
         Ok(()) => Ok(None),
-        Err(Error::Schema(SchemaError::DuplicateKey(_))) => {
+        Err(Error::Schema(SchemaError::DuplicateKey { .. })) => {
             Ok(Some(format!("the key {} is there already (--replace replaces rows)", output::quoted(key))))
         }
         Err(Error::Usage(e @ (UsageError::KeyTooLong { .. } | UsageError::ValueTooLong { .. }))) => {

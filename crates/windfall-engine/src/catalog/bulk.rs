@@ -11,6 +11,7 @@
 use crate::{
     buffer::BufferPool,
     error::{Error, Owner, Result, SchemaError},
+    keys::shown,
     log::{LOG_OVERHEAD_BYTES, LogReservation},
     mtr::Mtr,
     page::EntryHeader,
@@ -27,18 +28,6 @@ const RESERVATION_BYTES: usize = 64 << 10;
 /// The base of the stamps of overflow chains that a load makes. Chains of changes carry an undo position instead, and
 /// no undo stream becomes that long.
 const LOADED: u64 = 1 << 55;
-/// Bytes of a key that a message shows.
-const KEY_BYTES_SHOWN: usize = 32;
-
-/// Returns a key for a message, shortened.
-pub(super) fn shown(key: &[u8]) -> String {
-    let start = key[..key.len().min(KEY_BYTES_SHOWN)].escape_ascii();
-    if key.len() > KEY_BYTES_SHOWN {
-        format!("\"{start}\"... ({} bytes)", key.len())
-    } else {
-        format!("\"{start}\"")
-    }
-}
 
 /// Returns the error for a key that occurs twice; `row` is the number of the second row with it, if it is known.
 pub(super) fn duplicate_key(key: &[u8], row: Option<u64>) -> Error {

@@ -696,7 +696,10 @@ impl<'a> IndexFiller<'a> {
     fn refuse_both(&self, one: &[u8], other: &[u8]) -> Result<bool> {
         let _rows = self.latch(&[one, other])?;
         match (self.entry_state(one)?, self.entry_state(other)?) {
-            (EntryState::Present, EntryState::Present) => Err(SchemaError::DuplicateKey(self.owner()).into()),
+            (EntryState::Present, EntryState::Present) => {
+                let row = other[index_key_of(other).len()..].into();
+                Err(SchemaError::DuplicateKey { owner: self.owner(), row }.into())
+            }
             (EntryState::Present | EntryState::Deferred, EntryState::Present | EntryState::Deferred) => {
                 self.defer(one).map(|()| true)
             }

@@ -17,7 +17,7 @@
 //! `a_table_larger_than_the_pool_and_the_log_is_written_once`).
 
 use super::{
-    bulk::{Load, duplicate_key, load_chain, shown},
+    bulk::{Load, duplicate_key, load_chain},
     ddl::{Catalog, SpacesBeingFilled, TableDefinition, new_space},
     ddl_options::DdlOptions,
     key,
@@ -27,6 +27,7 @@ use super::{
 };
 use crate::{
     error::{Owner, Result, SchemaError, UsageError},
+    keys::shown,
     log::LOG_OVERHEAD_BYTES,
     page::EntryHeader,
     sync::Arc,
@@ -277,8 +278,12 @@ impl<'a> TableLoader<'a> {
         let mut load = Load::new(&self.schema.secondaries[n]);
         let mut last: Option<Vec<u8>> = None;
         entries.drain(|entry, ()| {
-            if index.unique && last.as_ref().is_some_and(|last| entry.starts_with(index_key_of(last))) {
-                return Err(SchemaError::DuplicateKey(self.owner_of(index)).into());
+            if index.unique
+                && let Some(last) = &last
+                && entry.starts_with(index_key_of(last))
+            {
+                let row = last[index_key_of(last).len()..].into();
+                return Err(SchemaError::DuplicateKey { owner: self.owner_of(index), row }.into());
             }
             debug_assert!(last.as_ref().is_none_or(|last| *last <= entry), "entries are loaded in order");
             load.push(&entry, EntryHeader::default(), &[])?;

@@ -97,6 +97,10 @@ fn row_sizes() -> impl Strategy<Value = usize> {
     prop_oneof![8 => 0..200usize, 1 => 900..1100usize, 1 => 4000..20_000usize]
 }
 
+fn is_duplicate(done: Result<()>) -> bool {
+    matches!(done, Err(Error::Schema(SchemaError::DuplicateKey { .. })))
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
@@ -143,7 +147,7 @@ proptest! {
         }
         let taken = model.iter().next().map(|(_, value)| value.clone());
         let twice = taken.map(|value| table.insert(&[7; 41], &value));
-        prop_assert!(twice.is_none_or(|done| matches!(done, Err(Error::Schema(SchemaError::DuplicateKey(_))))));
+        prop_assert!(twice.is_none_or(is_duplicate));
         env.run_workers(400);
         prop_assert_eq!(rows_by(&table, "one"), model.clone());
         assert_rest(&db, &env, &disk, "changed");
@@ -214,10 +218,11 @@ fn a_refused_load_leaves_nothing() {
             false,
             with(150, (key(150), value(20, 500))),
             |error| {
-                let Error::Schema(SchemaError::DuplicateKey(owner)) = error else { return false };
+                let Error::Schema(SchemaError::DuplicateKey { owner, row }) = error else { return false };
                 matches!(owner, Owner::Index { index, .. } if **index == *"one")
+                    && **row == 20u32.to_be_bytes()
             },
-            &["index one of table t"],
+            &["index one of table t", "the row with key"],
         ),
     ];
     for (what, sorted, mut rows, refused, messages) in cases {

@@ -199,7 +199,7 @@ impl Session {
                     let Some(value) = table.get_for_update(&row)? else {
                         match table.insert(&row, &encode(key, &vec![number])) {
                             // Without gap locks another transaction may have inserted the row first.
-                            Err(Error::Schema(SchemaError::DuplicateKey(_))) => continue,
+                            Err(Error::Schema(SchemaError::DuplicateKey { .. })) => continue,
                             done => break done?,
                         }
                     };

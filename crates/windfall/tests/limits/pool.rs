@@ -170,7 +170,7 @@ impl Worker<'_> {
             table.put(key, &value).inspect(|()| panic!("{taken:?} has this index key"))
         };
         match failed {
-            Err(Error::Schema(SchemaError::DuplicateKey(_))) => {}
+            Err(Error::Schema(SchemaError::DuplicateKey { .. })) => {}
             Err(Error::Usage(UsageError::Source { what, .. })) if what.contains("the source is broken") => {}
             other => {
                 self.done(other);

@@ -100,6 +100,8 @@ fn name(outcome: &Outcome) -> String {
         Outcome::Row { .. } => "a row".into(),
         Outcome::End => "the end".into(),
         Outcome::Refused(Refusal::Other(_)) => "an error".into(),
+        Outcome::Refused(Refusal::DuplicateRow(_)) => "DuplicateRow".into(),
+        Outcome::Refused(Refusal::DuplicateIndexKey(_)) => "DuplicateIndexKey".into(),
         Outcome::Refused(refusal) => format!("{refusal:?}"),
     }
 }

@@ -5,7 +5,7 @@ use windfall::{
     error::{LockError, Owner, RowHolder, SchemaError, TransactionError, UsageError},
 };
 
-use super::value::{Key, Value};
+use super::value::{Key, Value, key_of};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
@@ -36,8 +36,10 @@ pub(crate) enum Refusal {
     Changed,
     TableChanged,
     Dropped,
-    DuplicateRow,
-    DuplicateIndexKey,
+    /// With the row that has the key.
+    DuplicateRow(Option<Key>),
+    /// With the row that has the index key.
+    DuplicateIndexKey(Option<Key>),
     NoRow,
     ReadOnly,
     Prepared,
@@ -75,8 +77,12 @@ impl From<&Error> for Refusal {
             Error::Transaction(TransactionError::NotPrepared { .. }) => Self::NotPrepared,
             Error::Transaction(TransactionError::InUse { .. }) => Self::InUse,
             Error::TableDropped(_) => Self::Dropped,
-            Error::Schema(SchemaError::DuplicateKey(Owner::Table(_))) => Self::DuplicateRow,
-            Error::Schema(SchemaError::DuplicateKey(Owner::Index { .. })) => Self::DuplicateIndexKey,
+            Error::Schema(SchemaError::DuplicateKey { owner: Owner::Table(_), row }) => {
+                Self::DuplicateRow(key_of(row))
+            }
+            Error::Schema(SchemaError::DuplicateKey { owner: Owner::Index { .. }, row }) => {
+                Self::DuplicateIndexKey(key_of(row))
+            }
             Error::Schema(SchemaError::NoRow(_)) => Self::NoRow,
             Error::Schema(SchemaError::NoTable(_)) => Self::NoTable,
             Error::Schema(SchemaError::TableExists(_)) => Self::TableExists,

@@ -2,6 +2,8 @@
 
 use core::fmt;
 
+use windfall::RowMode;
+
 /// A row's key: one of [`KEYS`], one byte each.
 pub(crate) type Key = u8;
 
@@ -32,6 +34,11 @@ pub(crate) struct Value {
     pub stamp: u32,
     /// In bytes. A value that is longer than a quarter of a page needs overflow pages.
     pub length: u32,
+}
+
+/// Returns the mode in which a write of this value locks the row that it conflicts with.
+pub(crate) fn duplicate_lock(value: Value) -> RowMode {
+    if value.stamp.is_multiple_of(3) { RowMode::Exclusive } else { RowMode::Shared }
 }
 
 /// Bytes of a value before its padding.

@@ -19,7 +19,7 @@ use crate::changed_env::{Change, Changed};
 use crate::outcome::{ON_PURPOSE, Outcome, Refusal};
 use crate::over::{self, Held, index_name};
 use crate::steps::{CURSORS, Ddl, End, Locking, Move, Over, Read, SLOTS, Shape, Which, WriteMode};
-use crate::value::{Key, Value, key_bytes};
+use crate::value::{Key, Value, duplicate_lock, key_bytes};
 
 /// A call as the world executes it, with the index of its table.
 #[derive(Clone, Copy, Debug)]
@@ -148,6 +148,10 @@ impl World {
         self.trx(slot).table(self.table(table))
     }
 
+    fn table_to_write(&self, slot: u8, table: usize, value: Value) -> TxTable<'_> {
+        self.table_in(slot, table).duplicate_lock(duplicate_lock(value))
+    }
+
     fn trx(&self, slot: u8) -> &Transaction {
         self.slots[slot as usize].as_ref().expect("there is a transaction")
     }
@@ -226,7 +230,7 @@ impl World {
     fn make(&self, by: Option<u8>, call: Call) -> (Outcome, Option<Error>) {
         split_error(match (call, by) {
             (Call::Write { table, key, value, mode }, Some(slot)) => {
-                write(&self.table_in(slot, table), key, value, mode)
+                write(&self.table_to_write(slot, table, value), key, value, mode)
             }
             (Call::Write { table, key, value, mode }, None) => write(self.table(table), key, value, mode),
             (Call::Get { table, key, read }, Some(slot)) => get(&self.table_in(slot, table), key, read),
@@ -271,7 +275,7 @@ impl World {
             let mut source = Source { bytes: &bytes, at: 0, late, call: Some(call) };
             let (key, length) = (key_bytes(key), bytes.len() as u64);
             match by {
-                Some(slot) => self.table_in(slot, table).put_stream(&key, length, &mut source),
+                Some(slot) => self.table_to_write(slot, table, value).put_stream(&key, length, &mut source),
                 None => self.table(table).put_stream(&key, length, &mut source),
             }
         };

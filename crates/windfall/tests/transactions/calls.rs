@@ -59,7 +59,7 @@ fn is_busy<T: core::fmt::Debug>(done: &Result<T>) -> bool {
 }
 
 pub(crate) fn is_duplicate<T: core::fmt::Debug>(done: &Result<T>) -> bool {
-    matches!(done, Err(Error::Schema(SchemaError::DuplicateKey(_))))
+    matches!(done, Err(Error::Schema(SchemaError::DuplicateKey { .. })))
 }
 
 #[test]

@@ -63,14 +63,14 @@ fn a_failed_call_rolls_back_only_its_own_changes() {
     let within = trx.table(&table);
     within.put(b"a", b"x2").unwrap();
     let duplicate = within.put(b"b", b"y1").unwrap_err();
-    assert!(matches!(duplicate, Error::Schema(SchemaError::DuplicateKey(_))), "{duplicate}");
+    assert!(matches!(duplicate, Error::Schema(SchemaError::DuplicateKey { .. })), "{duplicate}");
     // Several calls as one statement.
     let failed = trx.atomically(|| {
         within.put(b"c", b"z3")?;
         within.delete(b"a")?;
         within.insert(b"taken", b"z4")
     });
-    assert!(matches!(failed, Err(Error::Schema(SchemaError::DuplicateKey(_)))), "{failed:?}");
+    assert!(matches!(failed, Err(Error::Schema(SchemaError::DuplicateKey { .. }))), "{failed:?}");
     assert_eq!(rows(&within), pairs([("a", "x2"), ("taken", "x1")]));
     // A savepoint that was set in it is removed with it.
     let failed = trx.atomically(|| {

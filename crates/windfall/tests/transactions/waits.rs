@@ -31,7 +31,7 @@ type Action = Box<dyn FnOnce() + Send>;
 /// Waits that pass at once on a simulated clock, and the actions of others during them. Each action has its delay since
 /// the begin of the wait, or since the previous action.
 #[derive(Clone, Default)]
-struct Script(Arc<Mutex<VecDeque<(Duration, Action)>>>);
+pub(super) struct Script(Arc<Mutex<VecDeque<(Duration, Action)>>>);
 
 impl core::fmt::Debug for Script {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
@@ -69,12 +69,12 @@ impl Change for Scripted {
 }
 
 impl Script {
-    fn then(&self, after: Duration, action: impl FnOnce() + Send + 'static) {
+    pub(super) fn then(&self, after: Duration, action: impl FnOnce() + Send + 'static) {
         self.0.lock().unwrap().push_back((after, Box::new(action)));
     }
 }
 
-fn scripted() -> (Database, Script, SimulatedEnv) {
+pub(super) fn scripted() -> (Database, Script, SimulatedEnv) {
     let (disk, clock, script) = (SimulatedDisk::new(1), SimulatedEnv::new(1), Script::default());
     let change = Scripted { script: script.clone(), clock: clock.clone() };
     let env = Arc::new(Changed { env: Arc::new(clock.clone()), change });
@@ -83,7 +83,7 @@ fn scripted() -> (Database, Script, SimulatedEnv) {
 }
 
 /// Returns the modes in which a transaction has locked rows, in any tree.
-fn row_locks(db: &Database, trx: &Transaction) -> Vec<RowMode> {
+pub(super) fn row_locks(db: &Database, trx: &Transaction) -> Vec<RowMode> {
     let held = db.locks().into_iter().filter(|held| Some(held.trx) == trx.id());
     held.filter_map(|held| if let Lock::Row(_, mode) = held.lock { Some(mode) } else { None }).collect()
 }
@@ -146,17 +146,23 @@ fn a_request_after_a_call_that_fails_is_granted() {
     let third = begin(&db, Isolation::ReadCommitted);
     let within = third.table(&table);
     within.get_for_share(b"a").unwrap();
-    let (fourth, done) = (begin(&db, Isolation::ReadCommitted), second.table(&table));
+    second.rollback().unwrap();
+    let (second, fourth) = (begin(&db, Isolation::ReadCommitted), begin(&db, Isolation::ReadCommitted));
+    let done = second.table(&table);
     fourth.table(&table).get_for_share(b"a").unwrap();
     script.then(Duration::from_secs(1), move || drop(fourth));
     table.put(b"b", b"x3").unwrap();
     assert!(is_duplicate(&within.update(b"a", b"y3")));
-    assert_eq!(row_locks(&db, &third), [RowMode::Shared], "it had that before");
+    assert_eq!(
+        row_locks(&db, &third),
+        [RowMode::Shared; 2],
+        "it had one before, and the other is on the row in the way"
+    );
     let fourth = begin(&db, Isolation::ReadCommitted);
     fourth.table(&table).get_for_share(b"a").unwrap();
     script.then(Duration::from_secs(1), move || drop(fourth));
     assert!(matches!(within.put(b"a", b"y1"), Ok(())), "an upgrade, and the key is its own");
-    assert_eq!(row_locks(&db, &third), [RowMode::Exclusive]);
+    assert_eq!(row_locks(&db, &third), [RowMode::Exclusive, RowMode::Shared]);
     script.then(Duration::from_secs(1), move || third.rollback().unwrap());
     done.update(b"a", b"z2").unwrap();
     second.commit().unwrap();

@@ -16,6 +16,15 @@
 //! transaction that locks a range and then reads the leaf finds the entry, or the writer has found the range lock
 //! (test: `an_insert_sees_the_range_or_is_seen`).
 //!
+//! In a transaction, a row that has the key, or the key of a unique index, that a change would take is locked, at every
+//! isolation level, and keeps that key until the transaction ends (test:
+//! `a_row_that_is_in_the_way_is_named_and_stays_locked`). If its lock must be waited for, or its writer has not ended,
+//! the call starts again, and so finds out whether the row is still in the way (test:
+//! `a_row_that_is_being_changed_is_locked_after_its_writer_has_ended`). A call that succeeds keeps no lock on a row
+//! that has turned out not to be in the way (test: `a_row_that_turns_out_not_to_be_in_the_way_is_not_locked`). A change
+//! outside of transactions locks no other row (test:
+//! `a_call_outside_of_transactions_leaves_no_lock_on_the_row_that_is_in_the_way`).
+//!
 //! Index keys are made of the first bytes of a value, at most `INDEXED_BYTES`, regardless of its length (checked by
 //! `row/change.rs::try_change`). So the change of a long value needs no more memory than that of a short one.
 //!
@@ -89,6 +98,9 @@ pub fn change<'e: 't, 't>(
     let mut done = try_change(trx, &mut latch, target, key, edit, last, &mut kept);
     if let (Ok(Some(_)), false, Some(lock_owner)) = (&done, last, trx.lock_owner_if_any()) {
         lock_owner.add_weight(1);
+        // Other rows that seemed to have a unique key of this one do not have it.
+        let space = target.clustered.space().id();
+        trx.downgrade_waits_for(|row| row.space == space && *row.key != *key);
     }
     debug_assert!(
         !matches!(done, Ok(None)) || !trx.has_changed_since(&start),

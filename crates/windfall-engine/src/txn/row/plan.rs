@@ -12,7 +12,7 @@ use super::{
     conflict::{Blocked, Stop},
     edit::Mode,
     entry::{Entry, EntryForm, SuppliedChange, SuppliedEntry},
-    row_lock::{check_gap, lock_gap, lock_row, may_write, row_name, share_row},
+    row_lock::{check_gap, lock_gap, lock_other_row, lock_row, may_write, row_name},
     target::{RowTarget, Secondary},
 };
 use crate::{
@@ -105,7 +105,7 @@ pub(super) fn fits(mode: Option<Mode>, live: bool) -> bool {
 }
 
 /// Returns whether the change must be made, given that the row is `live` or not. The mode of a delete is `None`. If it
-/// must not be made, the row or the gap that is the reason stays locked where gaps are locked.
+/// must not be made, the row that is the reason stays locked, or the gap where gaps are locked.
 pub(super) fn is_wanted(
     trx: &mut Trx<'_>,
     target: &RowTarget<'_>,
@@ -119,15 +119,18 @@ pub(super) fn is_wanted(
         }
         return Ok(true);
     }
-    if trx.rules.gaps {
-        if live {
-            lock_row(trx, target.clustered, key, RowMode::Shared)?;
-        } else {
-            lock_gap(trx, target.clustered, key)?;
+    if live {
+        // Only an insert does not fit a row that exists.
+        if let Some(lock_mode) = trx.rules.duplicate_lock {
+            lock_row(trx, target.clustered, key, lock_mode)?;
         }
+    } else if trx.rules.gaps {
+        lock_gap(trx, target.clustered, key)?;
     }
     match mode {
-        Some(Mode::Insert) => Err(SchemaError::DuplicateKey(target.owner()).into()),
+        Some(Mode::Insert) => {
+            Err(SchemaError::DuplicateKey { owner: target.owner(), row: key.into() }.into())
+        }
         Some(_) => Err(SchemaError::NoRow(target.name.into()).into()),
         None => Ok(false),
     }
@@ -316,8 +319,8 @@ impl<'t> Plan<'t> {
     }
 }
 
-/// Refuses an index part that a live entry of another row has. The key latch of the index part is held. If the
-/// isolation level locks gaps, that row stays as it is, like a row that has the same primary key.
+/// Refuses an index part that a live entry of another row has. The key latch of the index part is held, so that row
+/// keeps the entry until it is locked, like a row that has the same primary key.
 fn check_unique(
     trx: &mut Trx<'_>,
     target: &RowTarget<'_>,
@@ -343,10 +346,12 @@ fn check_unique(
                     return Err(Stop::Blocked(Blocked::Writer(writer, name(), RowMode::Exclusive)));
                 }
                 CurrentVersion::Final(Some(header)) if !header.is_deleted() => {
-                    if trx.rules.gaps {
-                        share_row(trx, target.clustered, &cursor.key()[prefix.len()..])?;
+                    let row = &cursor.key()[prefix.len()..];
+                    if let Some(mode) = trx.rules.duplicate_lock {
+                        lock_other_row(trx, target.clustered, row, mode)?;
                     }
-                    return Err(SchemaError::DuplicateKey(target.owner_of(secondary)).into());
+                    let (owner, row) = (target.owner_of(secondary), row.into());
+                    return Err(SchemaError::DuplicateKey { owner, row }.into());
                 }
                 CurrentVersion::Final(_) => {}
             }

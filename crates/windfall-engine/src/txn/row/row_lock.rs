@@ -4,7 +4,7 @@
 //!
 //! **Invariants.** None of these functions waits for another transaction, so they may be called under key latches
 //! (test: `no_money_is_made_or_lost`). What they lock is held when they return (checked by
-//! `row/row_lock.rs::lock_row`). [`may_write`] and [`check_gap`] neither read a page nor assign an id, and may be
+//! `row/row_lock.rs::acquire_row`). [`may_write`] and [`check_gap`] neither read a page nor assign an id, and may be
 //! called under the latch of a leaf (by type).
 
 use core::ops::Bound;
@@ -42,15 +42,21 @@ pub(super) fn blocked_by(writer: TrxId, tree: &Tree, key: &[u8]) -> Stop {
 
 /// Locks a row, or returns that others have locked it.
 pub(super) fn lock_row(trx: &mut Trx<'_>, tree: &Tree, key: &[u8], mode: RowMode) -> Result<(), Stop> {
-    let (lock_owner, row) = (trx.lock_owner()?, row_name(tree, key));
+    let row = row_name(tree, key);
+    acquire_row(trx, &row, mode)?;
     trx.note_lock(&row, mode);
+    Ok(())
+}
+
+fn acquire_row(trx: &mut Trx<'_>, row: &RowName, mode: RowMode) -> Result<(), Stop> {
+    let lock_owner = trx.lock_owner()?;
     let locks = trx.transactions().lock_manager();
     match locks.acquire(&lock_owner, LockRequest::Row(row.clone(), mode), LockTimeout::NoWait) {
-        Err(LockError::Busy(_)) => Err(Stop::Blocked(Blocked::Row(row, mode))),
+        Err(LockError::Busy(_)) => Err(Stop::Blocked(Blocked::Row(row.clone(), mode))),
         taken => {
             taken?;
             debug_assert!(
-                locks.held_mode(&lock_owner, &row) >= Some(mode),
+                locks.held_mode(&lock_owner, row) >= Some(mode),
                 "{row} was locked, {mode}, and is held in a weaker mode"
             );
             Ok(())
@@ -86,22 +92,26 @@ pub(super) fn lock_gap(trx: &mut Trx<'_>, tree: &Tree, key: &[u8]) -> Result<()>
     Ok(())
 }
 
-/// Locks, in shared mode, a row of which this call does not hold the key latch.
-pub(super) fn share_row(trx: &mut Trx<'_>, tree: &Tree, key: &[u8]) -> Result<(), Stop> {
-    lock_row(trx, tree, key, RowMode::Shared)?;
-    // A transaction that is changing the row came first.
+/// Locks a row of which this call does not hold the key latch.
+pub(super) fn lock_other_row(trx: &mut Trx<'_>, tree: &Tree, key: &[u8], mode: RowMode) -> Result<(), Stop> {
+    let row = row_name(tree, key);
+    acquire_row(trx, &row, mode)?;
+    // A transaction that is changing the row came first. One that begins to change it finds the lock.
     match trx.transactions().active().read_final(trx.id(), || tree.get_into(key, &mut Vec::new()))? {
-        CurrentVersion::Final(_) => Ok(()),
+        CurrentVersion::Final(_) => {
+            trx.note_lock(&row, mode);
+            Ok(())
+        }
         CurrentVersion::Unfinished(writer) => {
-            let (lock_owner, row) = (trx.lock_owner()?, row_name(tree, key));
+            let lock_owner = trx.lock_owner()?;
             trx.transactions().lock_manager().release_row(&lock_owner, &row);
-            Err(Stop::Blocked(Blocked::Writer(writer, row, RowMode::Shared)))
+            Err(Stop::Blocked(Blocked::Writer(writer, row, mode)))
         }
     }
 }
 
 /// Returns whether an insert finds a row that others have locked in shared mode: it is a duplicate, and the call need
-/// not wait for them.
+/// not wait for them, unless it locks duplicates in exclusive mode.
 pub(super) fn is_shared_duplicate(
     trx: &Trx<'_>,
     tree: &Tree,
@@ -109,7 +119,11 @@ pub(super) fn is_shared_duplicate(
     mode: Option<Mode>,
 ) -> Result<bool> {
     let (transactions, space) = (trx.transactions(), tree.space().id());
-    if mode != Some(Mode::Insert) || !transactions.lock_manager().may_share(trx.id(), space, key) {
+    let is_exclusive = trx.rules.duplicate_lock == Some(RowMode::Exclusive);
+    if mode != Some(Mode::Insert)
+        || is_exclusive
+        || !transactions.lock_manager().may_share(trx.id(), space, key)
+    {
         return Ok(false);
     }
     let found = transactions.active().read_final(trx.id(), || tree.get_into(key, &mut Vec::new()))?;

@@ -62,15 +62,19 @@ fn op() -> impl Strategy<Value = Op> {
 fn expect(rows: &Rows, key: &[u8], value: &[u8], mode: Mode) -> Result<Rows, SchemaError> {
     let there = rows.contains_key(key);
     match mode {
-        Mode::Insert if there => return Err(SchemaError::DuplicateKey(Owner::Table("table".into()))),
+        Mode::Insert if there => {
+            return Err(SchemaError::DuplicateKey { owner: Owner::Table("table".into()), row: key.into() });
+        }
         Mode::Update if !there => return Err(SchemaError::NoRow("table".into())),
         _ => {}
     }
     let unique = keys_of(value)[0].clone();
     let taken = |(other, old): (&Vec<u8>, &Vec<u8>)| other != key && keys_of(old)[0] == unique;
-    if unique.is_some() && rows.iter().any(taken) {
+    if unique.is_some()
+        && let Some((other, _)) = rows.iter().find(|row| taken(*row))
+    {
         let owner = Owner::Index { table: "table".into(), index: "unique".into() };
-        return Err(SchemaError::DuplicateKey(owner));
+        return Err(SchemaError::DuplicateKey { owner, row: other[..].into() });
     }
     let mut after = rows.clone();
     after.insert(key.to_vec(), value.to_vec());

@@ -103,7 +103,7 @@ fn rows_and_entries_stay_one_under_contention() {
                     };
                     match done {
                         Ok(()) => {}
-                        Err(Error::Schema(SchemaError::DuplicateKey(_))) => refused += 1,
+                        Err(Error::Schema(SchemaError::DuplicateKey { .. })) => refused += 1,
                         Err(error) => panic!("{error}"),
                     }
                     let mut read = Vec::new();
@@ -199,8 +199,8 @@ fn one_of_several_inserts_of_a_unique_key_succeeds() {
         for thread in threads {
             match thread.join().unwrap() {
                 Ok(_) => won += 1,
-                Err(Error::Schema(SchemaError::DuplicateKey(index))) => {
-                    assert_eq!(index.to_string(), "index unique of table table");
+                Err(Error::Schema(SchemaError::DuplicateKey { owner, .. })) => {
+                    assert_eq!(owner.to_string(), "index unique of table table");
                 }
                 Err(error) => panic!("round {round}: {error}"),
             }

@@ -52,13 +52,15 @@ use crate::{
 /// The divisor of the log size that limits the reservation of one transaction between its calls.
 const RESERVATION_DIVISOR: u64 = 16;
 
-/// The requirements of an isolation level on changes.
+/// The requirements of an isolation level, or of a call, on changes.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
     /// Gap locking: a key that was found missing stays missing until the transaction has ended.
     pub gaps: bool,
     /// A version that this read view does not see must not be replaced.
     pub strict: Option<Arc<ReadView>>,
+    /// The mode in which a row stays locked that has the key, or the key of a unique index, that a change would take.
+    pub duplicate_lock: Option<RowMode>,
 }
 
 /// A running transaction.
@@ -71,7 +73,7 @@ pub struct Trx<'e> {
     rollback_space: RollbackSpace,
     /// Why a partial rollback has failed: the transaction must roll back as a whole.
     broken: Option<Error>,
-    /// The requirements of its isolation level on its changes.
+    /// The requirements of its isolation level and its call on its changes.
     pub rules: Rules,
     /// The rows that this call has waited for, each with the mode in which it would hold the lock without the wait.
     waited_for: SmallVec<[(RowName, Option<RowMode>); 1]>,
@@ -262,10 +264,20 @@ impl<'e> Trx<'e> {
     /// The call has failed: of the locks that it has waited for it keeps only what it would hold without the wait. A
     /// lock that was waited for is exclusive, so that several waiters for one key do not all upgrade a shared lock.
     pub fn downgrade_waits(&mut self) {
+        self.downgrade_waits_for(|_| true);
+    }
+
+    /// As [`Trx::downgrade_waits`], for certain rows.
+    pub(in crate::txn) fn downgrade_waits_for(&mut self, is_meant: impl Fn(&RowName) -> bool) {
         let Some(lock_owner) = &self.state.lock_owner else { return };
-        for (row, held) in self.waited_for.drain(..) {
-            self.transactions.lock_manager().downgrade_row(lock_owner, &row, held);
-        }
+        let locks = self.transactions.lock_manager();
+        self.waited_for.retain(|(row, held)| {
+            let is_meant = is_meant(row);
+            if is_meant {
+                locks.downgrade_row(lock_owner, row, *held);
+            }
+            !is_meant
+        });
     }
 
     /// Returns whether it has written undo records since the savepoint.

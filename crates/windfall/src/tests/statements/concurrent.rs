@@ -196,7 +196,8 @@ fn only_committed_duplicates_fail_an_index_build() {
                     check(&db, &env, &table, what);
                 }
                 Err(
-                    Error::Schema(SchemaError::DuplicateKey(_)) | Error::Usage(UsageError::KeyTooLong { .. }),
+                    Error::Schema(SchemaError::DuplicateKey { .. })
+                    | Error::Usage(UsageError::KeyTooLong { .. }),
                 ) => {
                     assert!(is_refused, "{what}, at {acts_at}");
                     assert!(table.index("i").is_err(), "{what}, at {acts_at}");
@@ -354,7 +355,7 @@ fn build_with_transactions(disk: &SimulatedDisk, seed: u64, rows: u64, crashes: 
                 let different: std::collections::BTreeSet<_> = keys.iter().collect();
                 assert!(!unique || different.len() == keys.len(), "seed {seed}: two rows have one key");
             }
-            Err(Error::Schema(SchemaError::DuplicateKey(_))) => {
+            Err(Error::Schema(SchemaError::DuplicateKey { .. })) => {
                 assert!(
                     unique && had_duplicates,
                     "seed {seed}: refused, and no two committed rows had one key"
@@ -372,7 +373,7 @@ fn any_transactions_run_during_an_index_build() {
     for seed in 1..50 {
         match build_with_transactions(&SimulatedDisk::new(seed), seed, 50, false).unwrap() {
             Ok(()) => made += 1,
-            Err(Error::Schema(SchemaError::DuplicateKey(_))) => refused += 1,
+            Err(Error::Schema(SchemaError::DuplicateKey { .. })) => refused += 1,
             Err(error) => panic!("seed {seed}: {error}"),
         }
     }

@@ -1,12 +1,12 @@
 //! The possible outcomes of a call on one row.
 
-use windfall::Isolation;
+use windfall::{Isolation, RowMode};
 
 use super::locks::{Conflict, Lock, entry_pos, first_of, index_key, row_pos};
 use super::{Effect, Model, Path, TableNo, TreeId, TrxNo, Verdict, Visibility};
 use crate::outcome::{Outcome, Refusal};
 use crate::steps::{Locking, Read, Which, WriteMode};
-use crate::value::{KEYS, Key, Value};
+use crate::value::{KEYS, Key, Value, duplicate_lock};
 
 /// The key latches that a call holds while it reads its value from a source, from which another call is made.
 #[derive(Clone, Debug, Default)]
@@ -23,10 +23,6 @@ impl HeldLatches {
 }
 
 pub(crate) const SURE: bool = true;
-
-fn shared() -> Lock {
-    Lock { exclusive: false, sure: SURE }
-}
 
 impl Model {
     /// Executes what comes before the rows of a table: checks whether the transaction may do it, locks the table, and
@@ -77,7 +73,9 @@ impl Model {
         let held = self.locks.row(known.rows, pos, me, true);
         // An insert reports an existing row although other transactions share a lock on it.
         let is_shared = self.locks.row(known.rows, pos, me, false) == Conflict::No;
-        let is_told = mode == WriteMode::Insert && is_shared && before.is_some();
+        let exclusive = duplicate_lock(value) == RowMode::Exclusive;
+        let is_told =
+            mode == WriteMode::Insert && is_shared && before.is_some() && (me.is_none() || !exclusive);
         let held = match writer {
             Conflict::No if is_told => Conflict::No,
             Conflict::May if is_told => held.min(Conflict::May),
@@ -98,14 +96,17 @@ impl Model {
             WriteMode::Update | WriteMode::Delete => before.is_some(),
         };
         if !is_wanted {
-            if self.locks_gaps(me) {
-                path.effect(match before {
-                    Some(_) => Effect::LockRow(known.rows, pos, shared()),
-                    None => Effect::LockRange(known.rows, (pos, pos + 1), SURE),
-                });
+            match before {
+                Some(_) if me.is_some() => {
+                    path.effect(Effect::LockRow(known.rows, pos, Lock { exclusive, sure: SURE }));
+                }
+                None if self.locks_gaps(me) => {
+                    path.effect(Effect::LockRange(known.rows, (pos, pos + 1), SURE));
+                }
+                _ => {}
             }
             return path.end(match mode {
-                WriteMode::Insert => Outcome::from(Refusal::DuplicateRow),
+                WriteMode::Insert => Outcome::from(Refusal::DuplicateRow(Some(key))),
                 WriteMode::Delete => Outcome::Is(false),
                 WriteMode::Update | WriteMode::Put => Refusal::NoRow.into(),
             });
@@ -128,7 +129,7 @@ impl Model {
                     return path.end(Refusal::Turn);
                 }
                 if let Some(index_key) = new
-                    && self.stop_at_unique(me, (table, key), (tree, index_key), turns, &mut path)
+                    && self.stop_at_unique(me, (table, key), (tree, index_key), exclusive, turns, &mut path)
                 {
                     return path.finish();
                 }
@@ -152,6 +153,7 @@ impl Model {
         me: Option<TrxNo>,
         (table, key): (TableNo, Key),
         (tree, unique): (TreeId, u8),
+        exclusive: bool,
         turns: &HeldLatches,
         path: &mut Path,
     ) -> bool {
@@ -179,14 +181,14 @@ impl Model {
             } else if !entry.is_live {
                 continue;
             }
-            if self.locks_gaps(me) {
-                let held = self.locks.row(rows, row_pos(other), me, false);
+            if me.is_some() {
+                let held = self.locks.row(rows, row_pos(other), me, exclusive);
                 if path.stop(held, busy.clone()) || path.stop(self.written(table, other, me), busy.clone()) {
                     return true;
                 }
-                path.effect(Effect::LockRow(rows, row_pos(other), shared()));
+                path.effect(Effect::LockRow(rows, row_pos(other), Lock { exclusive, sure: SURE }));
             }
-            path.may_end(Refusal::DuplicateIndexKey);
+            path.may_end(Refusal::DuplicateIndexKey(Some(other)));
             return true;
         }
         false

@@ -76,13 +76,13 @@ impl Model {
         if self.rolls_back {
             locked = locked.max(Conflict::May);
         }
-        let done = if which == Which::Unique && self.has_twins(table) {
-            Refusal::DuplicateIndexKey.into()
-        } else {
-            Outcome::Done
-        };
         let may = outcomes(locked);
-        may.into_iter().map(|outcome| if outcome == Outcome::Done { done.clone() } else { outcome }).collect()
+        if which != Which::Unique || !self.has_twins(table) {
+            return may;
+        }
+        // The error names one of the rows.
+        let twins = (0..KEYS).map(|key| Refusal::DuplicateIndexKey(Some(key)).into());
+        may.into_iter().filter(|outcome| *outcome != Outcome::Done).chain(twins).collect()
     }
 
     /// Returns whether two rows have the same key in the unique index.

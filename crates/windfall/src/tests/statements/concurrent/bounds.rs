@@ -330,7 +330,7 @@ fn deferred_entries_make_room_when_their_transactions_end() {
         match built {
             Ok(()) if !stays_so => check(&db, &env, &table, "they have ended"),
             // An entry that was applied again and deferred again was not forgotten.
-            Err(Error::Schema(SchemaError::DuplicateKey(_))) if stays_so => {}
+            Err(Error::Schema(SchemaError::DuplicateKey { .. })) if stays_so => {}
             built => panic!("commits: {commits}, the first one: {stays_so}: {built:?}"),
         }
     }
