@@ -135,7 +135,7 @@ pub use sync::{
     work::{Work, WorkCounts, so_far as work_so_far},
 };
 pub use table::Table;
-pub use transaction::{Isolation, LockWaitPolicy, StatementEnd, Transaction, TransactionOptions};
+pub use transaction::{Isolation, LockWaitPolicy, Savepoint, StatementEnd, Transaction, TransactionOptions};
 pub use tx_table::{Access, AutoCommit, InTransaction, TxIndex, TxTable};
 pub use txn::{
     SuppliedChange, SuppliedEntry, UndoLimitAction,

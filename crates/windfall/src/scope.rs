@@ -22,7 +22,7 @@
 //! refuses calls of other threads from its beginning, so its end has no call to wait for (test:
 //! `a_statement_from_within_a_call_keeps_the_calls_of_other_threads_out`).
 
-mod statement;
+pub(crate) mod statement;
 
 use core::{
     cell::Cell,
@@ -32,7 +32,7 @@ use core::{
 
 use smallvec::SmallVec;
 
-use self::statement::Statements;
+use self::statement::{SavepointNumbers, SetSavepoints, Statements};
 use crate::{
     engine::Engine,
     error::{Error, LockError, Owner, Result, TransactionError},
@@ -159,7 +159,8 @@ pub(crate) struct Inner {
     view: Option<Arc<ReadView>>,
     /// The tables that are locked, and the lock modes.
     tables: SmallVec<[(SpaceId, TableMode); 4]>,
-    savepoints: Vec<(Arc<str>, Savepoint)>,
+    savepoints: SetSavepoints,
+    savepoint_numbers: SavepointNumbers,
     /// The sessions that own changed temporary tables.
     sessions: SmallVec<[Arc<SessionUndo>; 1]>,
     statements: Statements,
@@ -175,7 +176,8 @@ impl Scope {
             trx: Suspended::new(options.owner),
             view: wants_view.then(|| Arc::new(engine.transactions.versions().view())),
             tables: SmallVec::new(),
-            savepoints: Vec::new(),
+            savepoints: SetSavepoints::new(),
+            savepoint_numbers: SavepointNumbers::default(),
             sessions: SmallVec::new(),
             statements: Statements::default(),
             waited: Duration::ZERO,

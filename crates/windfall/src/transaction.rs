@@ -15,7 +15,7 @@ use crate::{
     error::Result,
     ids::{Lsn, TrxId},
     log::FlushLog,
-    scope::Scope,
+    scope::{Scope, statement::SavepointId},
     sync::Arc,
     table::Table,
     tx_table::{InTransaction, TxTable},
@@ -78,6 +78,34 @@ pub enum StatementEnd {
     Keep,
     /// They are rolled back. The rows stay locked.
     Undo,
+}
+
+/// A savepoint as a value ([`Transaction::set_savepoint`]). It owns nothing, and may be kept as 16 bytes.
+///
+/// A value is accepted by the transaction that has set it, as long as the savepoint exists. It ends with the
+/// transaction, when it is released, by a rollback to an earlier savepoint, and with a statement in which it was set
+/// and that is undone. A statement in progress hides the savepoints from before it. No later savepoint of the process
+/// has the same value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Savepoint {
+    /// The serial number of its transaction.
+    pub(crate) transaction: u64,
+    /// Its number in the transaction.
+    pub(crate) number: u64,
+}
+
+impl Savepoint {
+    /// Returns its bytes, from which [`Savepoint::from_bytes`] makes the same value.
+    pub fn to_bytes(self) -> [u8; 16] {
+        (u128::from(self.transaction) << 64 | u128::from(self.number)).to_be_bytes()
+    }
+
+    /// Returns the savepoint with these bytes. Bytes that are not those of a savepoint make a value that no transaction
+    /// accepts.
+    pub fn from_bytes(bytes: [u8; 16]) -> Self {
+        let both = u128::from_be_bytes(bytes);
+        Self { transaction: (both >> 64) as u64, number: both as u64 }
+    }
 }
 
 /// Options of a new transaction.
@@ -315,7 +343,7 @@ impl Transaction {
     /// # Errors
     /// The transaction has ended, or a call of it is in progress.
     pub fn savepoint(&self, name: &str) -> Result<()> {
-        self.scope.set_savepoint(name)
+        self.scope.set_savepoint(Some(name)).map(drop)
     }
 
     /// Rolls back all changes since a savepoint. The savepoint stays; those set after it are removed. Locks are kept.
@@ -323,7 +351,7 @@ impl Transaction {
     /// # Errors
     /// There is no savepoint of this name.
     pub fn rollback_to(&self, name: &str) -> Result<()> {
-        self.scope.rollback_to(name)
+        self.scope.rollback_to(SavepointId::Name(name))
     }
 
     /// Removes a savepoint, and those set after it. Changes since then are kept.
@@ -331,7 +359,51 @@ impl Transaction {
     /// # Errors
     /// There is no savepoint of this name.
     pub fn release(&self, name: &str) -> Result<()> {
-        self.scope.release(name)
+        self.scope.release(SavepointId::Name(name))
+    }
+
+    /// Sets a savepoint without a name. It is found again by the value that this call returns.
+    ///
+    /// ```
+    /// # fn main() -> windfall::Result<()> {
+    /// # let folder = std::env::temp_dir().join(format!("windfall-savepoint-{}", std::process::id()));
+    /// # let db = windfall::Database::open(&folder, windfall::Options::default().buffer_pool_size(16 << 20))?;
+    /// use windfall::{Savepoint, TableOptions, TransactionOptions};
+    ///
+    /// let stock = db.create_table("stock", TableOptions::default())?;
+    /// let trx = db.begin(TransactionOptions::default());
+    /// let kept: [u8; 16] = trx.set_savepoint()?.to_bytes();
+    /// trx.table(&stock).put(b"apples", b"3")?;
+    /// trx.rollback_to_savepoint(&Savepoint::from_bytes(kept))?;
+    /// trx.commit()?;
+    /// assert_eq!(stock.get(b"apples")?, None);
+    /// # db.close()?;
+    /// # std::fs::remove_dir_all(folder).ok();
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Transaction::savepoint`].
+    pub fn set_savepoint(&self) -> Result<Savepoint> {
+        self.scope.set_savepoint(None)
+    }
+
+    /// As [`Transaction::rollback_to`]: the savepoint stays, and those set after it are removed, with names or without.
+    ///
+    /// # Errors
+    /// [`TransactionError::StaleSavepoint`](crate::error::TransactionError::StaleSavepoint): the savepoint does not
+    /// exist any more, is hidden by a statement, or is that of another transaction.
+    pub fn rollback_to_savepoint(&self, savepoint: &Savepoint) -> Result<()> {
+        self.scope.rollback_to(SavepointId::Value(*savepoint))
+    }
+
+    /// Removes a savepoint, and unlike [`Transaction::release`] no other one. Changes since then are kept.
+    ///
+    /// # Errors
+    /// As [`Transaction::rollback_to_savepoint`].
+    pub fn release_savepoint(&self, savepoint: &Savepoint) -> Result<()> {
+        self.scope.release(SavepointId::Value(*savepoint))
     }
 
     /// Begins a statement: the calls until its end take effect together. It may be ended on another thread. Statements

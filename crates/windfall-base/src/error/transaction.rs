@@ -110,6 +110,12 @@ pub enum TransactionError {
          progress began after it"
     )]
     NoSavepoint(Arc<str>),
+    /// This value is that of no savepoint to which the transaction can roll back now.
+    #[error(
+        "this savepoint cannot be used: it was released, or rolled back over, or the statement in which it was set was \
+         undone, or the statement in progress began after it, or it is that of another transaction: set another one"
+    )]
+    StaleSavepoint,
     /// The transaction belongs to another database.
     #[error("the transaction belongs to another database: begin one on the database of the table")]
     OtherDatabase,

@@ -9,6 +9,13 @@
 //! transaction ends all statements (test: `the_end_of_a_transaction_ends_its_statements`). Savepoints that were set
 //! before a statement are hidden until it ends, because it could not be rolled back after a rollback to one of them
 //! (test: `a_statement_leaves_savepoints_as_it_found_them_when_it_fails`).
+//!
+//! A savepoint has a number that no other one of its transaction has or had (checked by
+//! `scope/statement.rs::set_savepoint`), and a transaction that sets one has a serial number that no other transaction
+//! of the process has. So a value that names both ([`Savepoint`]) leads to its savepoint or to none (test:
+//! `a_savepoint_is_accepted_while_it_exists_and_by_its_transaction_only`). The savepoints of a list are in the order of
+//! their numbers, and of their positions (checked by `scope/statement.rs::place_of`). A savepoint with a name is found
+//! by that, and has a number all the same (test: `nested_statements_and_savepoints_behave_as_copies_of_the_rows`).
 
 use core::mem;
 
@@ -17,10 +24,53 @@ use smallvec::SmallVec;
 use super::{Inner, Phase, Scope, is_in_call};
 use crate::{
     error::{Result, TransactionError},
-    sync::{Arc, MutexGuard, thread},
-    transaction::StatementEnd,
-    txn::Savepoint,
+    sync::{
+        Arc, MutexGuard,
+        atomic::{AtomicU64, Ordering::Relaxed},
+        thread,
+    },
+    transaction::{Savepoint, StatementEnd},
+    txn::Savepoint as Position,
 };
+
+/// The serial number of the next transaction that sets a savepoint. Zero is none.
+static NEXT_SERIAL: AtomicU64 = AtomicU64::new(1);
+
+/// The savepoints that can be used, in the order in which they were set.
+pub(super) type SetSavepoints = Vec<SetSavepoint>;
+
+/// A savepoint that was set.
+#[derive(Debug)]
+pub(super) struct SetSavepoint {
+    /// The number of the savepoint among those of its transaction.
+    number: u64,
+    name: Option<Arc<str>>,
+    at: Position,
+}
+
+/// The part of the transaction by which a savepoint is found.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum SavepointId<'a> {
+    Value(Savepoint),
+    Name(&'a str),
+}
+
+/// The numbers of the savepoints of a transaction.
+#[derive(Debug, Default)]
+pub(super) struct SavepointNumbers {
+    /// The serial number of the transaction, once it has set a savepoint.
+    serial: Option<u64>,
+    /// How many were set.
+    set: u64,
+}
+
+impl SavepointNumbers {
+    fn next(&mut self) -> Savepoint {
+        let serial = *self.serial.get_or_insert_with(|| NEXT_SERIAL.fetch_add(1, Relaxed));
+        self.set += 1;
+        Savepoint { transaction: serial, number: self.set }
+    }
+}
 
 /// What ends a statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,9 +89,9 @@ enum EndedBy {
 struct Statement {
     /// The number of the statement among those of its transaction.
     number: u64,
-    start: Savepoint,
+    start: Position,
     /// The savepoints that were set before it.
-    hidden: Vec<(Arc<str>, Savepoint)>,
+    hidden: SetSavepoints,
     ended_by: EndedBy,
 }
 
@@ -140,33 +190,46 @@ impl Scope {
         done
     }
 
-    pub(crate) fn set_savepoint(&self, name: &str) -> Result<()> {
+    /// Sets a savepoint. One of the same name is removed.
+    pub(crate) fn set_savepoint(&self, name: Option<&str>) -> Result<Savepoint> {
         self.call(|inner| {
-            let here = inner.trx.savepoint();
-            inner.savepoints.retain(|(known, _)| **known != *name);
+            let at = inner.trx.savepoint();
+            if name.is_some() {
+                inner.savepoints.retain(|known| known.name.as_deref() != name);
+            }
+            let value = inner.savepoint_numbers.next();
             debug_assert!(
-                inner.savepoints.last().is_none_or(|(_, last)| !here.is_before(last)),
+                inner
+                    .savepoints
+                    .last()
+                    .is_none_or(|last| { last.number < value.number && !at.is_before(&last.at) }),
                 "a savepoint is set before an earlier one"
             );
-            inner.savepoints.push((name.into(), here));
-            Ok(())
+            let name = name.map(Arc::from);
+            inner.savepoints.push(SetSavepoint { number: value.number, name, at });
+            Ok(value)
         })
     }
 
-    pub(crate) fn rollback_to(&self, name: &str) -> Result<()> {
+    /// Rolls back to a savepoint, and removes those after it.
+    pub(crate) fn rollback_to(&self, savepoint: SavepointId<'_>) -> Result<()> {
         self.call(|inner| {
-            let place = inner.place_of(name)?;
+            let place = inner.place_of(savepoint)?;
             inner.savepoints.truncate(place + 1);
-            let savepoint = inner.savepoints[place].1.clone();
-            debug_assert!(!inner.trx.savepoint().is_before(&savepoint), "a savepoint is ahead of its undo");
-            self.running(inner).rollback_to(&savepoint)
+            let at = inner.savepoints[place].at.clone();
+            debug_assert!(!inner.trx.savepoint().is_before(&at), "a savepoint is ahead of its undo");
+            self.running(inner).rollback_to(&at)
         })
     }
 
-    pub(crate) fn release(&self, name: &str) -> Result<()> {
+    /// Removes a savepoint, and if it was given by its name, those after it.
+    pub(crate) fn release(&self, savepoint: SavepointId<'_>) -> Result<()> {
         self.call(|inner| {
-            let place = inner.place_of(name)?;
-            inner.savepoints.truncate(place);
+            let place = inner.place_of(savepoint)?;
+            match savepoint {
+                SavepointId::Value(_) => drop(inner.savepoints.remove(place)),
+                SavepointId::Name(_) => inner.savepoints.truncate(place),
+            }
             Ok(())
         })
     }
@@ -223,7 +286,7 @@ impl Inner {
 
     /// Removes the statement at this place, and those within it, except those of closures, which another thread runs.
     /// Returns its start. If it is kept, its savepoints become those of what is around it.
-    fn close_statement(&mut self, at: usize, end: StatementEnd) -> Savepoint {
+    fn close_statement(&mut self, at: usize, end: StatementEnd) -> Position {
         let open = &mut self.statements.open;
         let is_of_closure = |statement: &Statement| statement.ended_by != EndedBy::Call;
         let within = open[at + 1..].iter().position(is_of_closure).map_or(open.len(), |n| at + 1 + n);
@@ -240,11 +303,12 @@ impl Inner {
             "a statement has begun before the one around it"
         );
         let savepoints = open.get_mut(at).map_or(&mut self.savepoints, |within| &mut within.hidden);
-        let mut first = Savepoint::default();
+        let mut first = Position::default();
         for Statement { start, hidden, .. } in closed.into_iter().rev() {
             let set = mem::replace(savepoints, hidden);
             if end == StatementEnd::Keep {
-                savepoints.retain(|(name, _)| set.iter().all(|(again, _)| again != name));
+                savepoints
+                    .retain(|known| known.name.is_none() || set.iter().all(|again| again.name != known.name));
                 savepoints.extend(set);
             }
             first = start;
@@ -252,8 +316,22 @@ impl Inner {
         first
     }
 
-    fn place_of(&self, name: &str) -> Result<usize> {
-        let place = self.savepoints.iter().position(|(known, _)| **known == *name);
-        Ok(place.ok_or_else(|| TransactionError::NoSavepoint(name.into()))?)
+    fn place_of(&self, savepoint: SavepointId<'_>) -> Result<usize> {
+        let place = match savepoint {
+            SavepointId::Name(name) => {
+                let place = self.savepoints.iter().position(|known| known.name.as_deref() == Some(name));
+                place.ok_or_else(|| TransactionError::NoSavepoint(name.into()))
+            }
+            SavepointId::Value(value) => {
+                debug_assert!(
+                    self.savepoints.is_sorted_by_key(|known| known.number),
+                    "a savepoint was set after a later one"
+                );
+                let is_own = self.savepoint_numbers.serial == Some(value.transaction);
+                let place = self.savepoints.binary_search_by_key(&value.number, |known| known.number);
+                place.ok().filter(|_| is_own).ok_or(TransactionError::StaleSavepoint)
+            }
+        };
+        Ok(place?)
     }
 }

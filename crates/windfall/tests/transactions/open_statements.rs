@@ -9,7 +9,7 @@ use std::{
 
 use proptest::prelude::*;
 use windfall::{
-    Error, Isolation, Result, Seek, StatementEnd, TableOptions,
+    Error, Isolation, Result, Savepoint, Seek, StatementEnd, TableOptions,
     error::{LockError, TransactionError},
 };
 
@@ -301,6 +301,72 @@ fn a_panic_of_a_call_ends_all_statements() {
     assert_eq!(table.rows().unwrap().count(), 0);
 }
 
+fn is_stale(done: &Result<()>) -> bool {
+    matches!(done, Err(Error::Transaction(TransactionError::StaleSavepoint)))
+}
+
+/// A value is one of 16 bytes, and is refused wherever another one could be meant.
+#[test]
+fn a_savepoint_is_accepted_while_it_exists_and_by_its_transaction_only() {
+    let db = database();
+    let table = db.create_table("t", TableOptions::default()).unwrap();
+    let (trx, other) = (begin(&db, Isolation::RepeatableRead), begin(&db, Isolation::RepeatableRead));
+    let within = trx.table(&table);
+    assert_eq!(size_of::<Savepoint>(), 16);
+    let first = trx.set_savepoint().unwrap();
+    assert_eq!(Savepoint::from_bytes(first.to_bytes()), first);
+    // The first savepoint of another transaction, of another database, too.
+    let (far, not_begun) = (database(), begin(&db, Isolation::RepeatableRead));
+    let in_far = begin(&far, Isolation::RepeatableRead);
+    let others = [other.set_savepoint().unwrap(), in_far.set_savepoint().unwrap()];
+    for (value, trx) in
+        [(first, &other), (first, &in_far), (first, &not_begun), (others[0], &trx), (others[1], &trx)]
+    {
+        assert!(
+            is_stale(&trx.rollback_to_savepoint(&value)) && is_stale(&trx.release_savepoint(&value)),
+            "{value:?}"
+        );
+    }
+    for bytes in [[0; 16], [0xff; 16], first.to_bytes().map(|byte| byte ^ 1)] {
+        assert!(is_stale(&trx.rollback_to_savepoint(&Savepoint::from_bytes(bytes))), "{bytes:?}");
+    }
+    within.put(b"a", b"").unwrap();
+    let second = trx.set_savepoint().unwrap();
+    within.put(b"b", b"").unwrap();
+    // One without changes between is another savepoint nevertheless.
+    let third = trx.set_savepoint().unwrap();
+    trx.savepoint("fourth").unwrap();
+    trx.release_savepoint(&second).unwrap();
+    assert!(is_stale(&trx.rollback_to_savepoint(&second)), "it was released");
+    within.put(b"c", b"").unwrap();
+    trx.rollback_to_savepoint(&third).unwrap();
+    trx.rollback_to_savepoint(&third).unwrap();
+    assert!(trx.rollback_to("fourth").is_err(), "it was rolled back over");
+    assert!(within.contains(b"b").unwrap() && !within.contains(b"c").unwrap());
+    // In a statement, whose own savepoint stays with it or goes.
+    for end in [StatementEnd::Keep, StatementEnd::Undo] {
+        trx.begin_statement().unwrap();
+        assert!(is_stale(&trx.rollback_to_savepoint(&third)), "the statement began after it");
+        let inner = trx.set_savepoint().unwrap();
+        within.put(b"d", b"").unwrap();
+        trx.rollback_to_savepoint(&inner).unwrap();
+        trx.end_statement(end).unwrap();
+        assert_eq!(trx.rollback_to_savepoint(&inner).is_ok(), end == StatementEnd::Keep);
+        trx.rollback_to_savepoint(&third).unwrap();
+        assert!(is_stale(&trx.rollback_to_savepoint(&inner)), "it was rolled back over, or undone");
+    }
+    trx.rollback_to_savepoint(&first).unwrap();
+    assert!(is_stale(&trx.rollback_to_savepoint(&third)));
+    assert_eq!(within.rows().unwrap().count(), 0);
+    // No number is used again.
+    let fifth = trx.set_savepoint().unwrap();
+    assert!([first, second, third].iter().all(|known| *known != fifth));
+    trx.prepare(b"x").unwrap();
+    let prepared = trx.rollback_to_savepoint(&fifth);
+    assert!(matches!(prepared, Err(Error::Transaction(TransactionError::Prepared))), "{prepared:?}");
+    trx.rollback().unwrap();
+}
+
 #[derive(Clone, Debug)]
 enum Op {
     Put(u8),
@@ -310,6 +376,11 @@ enum Op {
     Savepoint(u8),
     RollBackTo(u8),
     Release(u8),
+    /// Sets a savepoint without a name.
+    Mark,
+    /// One of all that were ever set, counted from the last.
+    RollBackToMark(u8),
+    ReleaseMark(u8),
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -322,6 +393,9 @@ fn op() -> impl Strategy<Value = Op> {
         3 => (0..2u8).prop_map(Op::Savepoint),
         2 => (0..2u8).prop_map(Op::RollBackTo),
         1 => (0..2u8).prop_map(Op::Release),
+        3 => Just(Op::Mark),
+        3 => (0..6u8).prop_map(Op::RollBackToMark),
+        2 => (0..6u8).prop_map(Op::ReleaseMark),
     ]
 }
 
@@ -329,7 +403,13 @@ fn op() -> impl Strategy<Value = Op> {
 #[derive(Clone, Debug, Default)]
 struct State {
     rows: BTreeMap<u8, u8>,
-    savepoints: Vec<(u8, BTreeMap<u8, u8>)>,
+    savepoints: Vec<(Set, BTreeMap<u8, u8>)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Set {
+    Named(u8),
+    Mark(Savepoint),
 }
 
 proptest! {
@@ -341,9 +421,10 @@ proptest! {
         let table = db.create_table("t", TableOptions::default()).unwrap();
         let trx = begin(&db, Isolation::RepeatableRead);
         let within = trx.table(&table);
-        let (mut now, mut around) = (State::default(), Vec::<State>::new());
+        let (mut now, mut around, mut marks) = (State::default(), Vec::<State>::new(), Vec::new());
         for (n, op) in ops.iter().enumerate() {
-            let place = |now: &State, name| now.savepoints.iter().position(|(known, _)| *known == name);
+            let place = |now: &State, set| now.savepoints.iter().position(|(known, _)| *known == set);
+            let mark = |back: u8| *marks.iter().rev().nth(back.into()).unwrap_or(&Savepoint::from_bytes([0; 16]));
             match *op {
                 Op::Put(key) => {
                     within.put(&[key], &[n as u8]).unwrap();
@@ -365,19 +446,19 @@ proptest! {
                             now = before;
                         } else {
                             let set = core::mem::replace(&mut now.savepoints, before.savepoints);
-                            now.savepoints.retain(|(name, _)| !set.iter().any(|(again, _)| again == name));
+                            now.savepoints.retain(|(known, _)| !set.iter().any(|(again, _)| again == known));
                             now.savepoints.extend(set);
                         }
                     }
                 },
                 Op::Savepoint(name) => {
                     trx.savepoint(&name.to_string()).unwrap();
-                    now.savepoints.retain(|(known, _)| *known != name);
-                    now.savepoints.push((name, now.rows.clone()));
+                    now.savepoints.retain(|(known, _)| *known != Set::Named(name));
+                    now.savepoints.push((Set::Named(name), now.rows.clone()));
                 }
                 Op::RollBackTo(name) => {
                     let done = trx.rollback_to(&name.to_string());
-                    let place = place(&now, name);
+                    let place = place(&now, Set::Named(name));
                     prop_assert_eq!(done.is_ok(), place.is_some());
                     if let Some(place) = place {
                         now.savepoints.truncate(place + 1);
@@ -386,9 +467,30 @@ proptest! {
                 }
                 Op::Release(name) => {
                     let done = trx.release(&name.to_string());
-                    let place = place(&now, name);
+                    let place = place(&now, Set::Named(name));
                     prop_assert_eq!(done.is_ok(), place.is_some());
                     now.savepoints.truncate(place.unwrap_or(now.savepoints.len()));
+                }
+                Op::Mark => {
+                    let mark = trx.set_savepoint().unwrap();
+                    prop_assert!(!marks.contains(&mark));
+                    marks.push(mark);
+                    now.savepoints.push((Set::Mark(mark), now.rows.clone()));
+                }
+                Op::RollBackToMark(back) => {
+                    let done = trx.rollback_to_savepoint(&mark(back));
+                    let place = place(&now, Set::Mark(mark(back)));
+                    prop_assert!(place.is_some() && done.is_ok() || place.is_none() && is_stale(&done));
+                    if let Some(place) = place {
+                        now.savepoints.truncate(place + 1);
+                        now.rows = now.savepoints[place].1.clone();
+                    }
+                }
+                Op::ReleaseMark(back) => {
+                    let done = trx.release_savepoint(&mark(back));
+                    let place = place(&now, Set::Mark(mark(back)));
+                    prop_assert!(place.is_some() && done.is_ok() || place.is_none() && is_stale(&done));
+                    place.map(|place| now.savepoints.remove(place));
                 }
             }
             let found: BTreeMap<u8, u8> =
