@@ -156,6 +156,7 @@ impl RowLock {
 pub(crate) struct Inner {
     phase: Phase,
     trx: Suspended,
+    /// The view of plain reads, if they keep one.
     view: Option<Arc<ReadView>>,
     /// The tables that are locked, and the lock modes.
     tables: SmallVec<[(SpaceId, TableMode); 4]>,
@@ -328,8 +329,19 @@ impl Scope {
         Ok(inner.trx.holds_locks(self.engine.transactions.lock_manager()))
     }
 
-    /// Returns the transaction's view, and takes it if there is none yet.
+    /// Returns whether plain reads use one view, until the transaction ends or, at [`Isolation::ReadCommitted`], the
+    /// outermost statement in progress.
+    pub(crate) fn keeps_view(&self, inner: &Inner) -> bool {
+        match self.options.isolation {
+            Isolation::RepeatableRead | Isolation::Snapshot => true,
+            Isolation::ReadCommitted => !inner.statements.is_empty(),
+            Isolation::ReadUncommitted | Isolation::Serializable => false,
+        }
+    }
+
+    /// Returns the view that plain reads keep, and takes it if there is none yet.
     pub(crate) fn view<'i>(&self, inner: &'i mut Inner) -> &'i Arc<ReadView> {
+        debug_assert!(self.keeps_view(inner), "a view is kept that no end would release");
         inner.view.get_or_insert_with(|| Arc::new(self.engine.transactions.versions().view()))
     }
 
@@ -340,10 +352,10 @@ impl Scope {
 
     /// Returns a view for a read that begins now.
     pub(crate) fn view_of_read(&self, inner: &mut Inner) -> Arc<ReadView> {
-        match self.options.isolation {
-            Isolation::RepeatableRead | Isolation::Snapshot => self.view(inner).clone(),
-            _ => Arc::new(self.engine.transactions.versions().view()),
+        if self.keeps_view(inner) {
+            return self.view(inner).clone();
         }
+        Arc::new(self.engine.transactions.versions().view())
     }
 
     /// Returns an error if a strict view, that of [`Isolation::Snapshot`], was ended to limit undo.
@@ -576,6 +588,7 @@ impl Drop for RunningTrx<'_> {
         if thread::panicking() && !*was_panicking {
             // The phase is `RolledBack` already, and the transaction rolls back when it is dropped.
             inner.statements.discard();
+            inner.view = None;
             return;
         }
         debug_assert!(

@@ -339,11 +339,13 @@ impl<A: Access> Table<A> {
                 return self.get_locked(scope, inner, key, RowMode::Shared.into(), whole, value);
             }
             Isolation::ReadUncommitted => Visibility::Newest,
-            Isolation::ReadCommitted => {
+            Isolation::ReadCommitted if !scope.keeps_view(inner) => {
                 let call = self.inner.enter()?;
                 return transactions.versions().get_committed(&call.clustered, key, own, whole, value);
             }
-            Isolation::RepeatableRead | Isolation::Snapshot => Visibility::View(scope.view(inner), own),
+            Isolation::ReadCommitted | Isolation::RepeatableRead | Isolation::Snapshot => {
+                Visibility::View(scope.view(inner), own)
+            }
         };
         let call = self.inner.enter()?;
         visibility.check_known(call.clustered.space().created_at(), || self.owner())?;

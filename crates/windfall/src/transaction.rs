@@ -31,7 +31,9 @@ use crate::{
 pub enum Isolation {
     /// A plain read returns the newest version, committed or not.
     ReadUncommitted,
-    /// Each plain read returns what was committed when it began.
+    /// Each plain read returns what was committed when it began. In a statement ([`Transaction::begin_statement`]) all
+    /// plain reads return what was committed at the first of them, and refuse a table that was created or truncated
+    /// since ([`TransactionError::TableChanged`](crate::error::TransactionError::TableChanged)).
     ReadCommitted,
     /// All plain reads return what was committed at the first of them. No row is inserted into a range that the
     /// transaction has locked.
@@ -410,6 +412,11 @@ impl Transaction {
     /// nest. Savepoints set before cannot be used until the statement ends; those that it has set are kept if it is.
     /// The transaction can be neither prepared nor ended meanwhile, except by dropping it, which rolls it back.
     ///
+    /// At [`Isolation::ReadCommitted`] the plain reads of a statement, and of those within it, are of one snapshot,
+    /// which the first of them takes, and see the changes of the transaction itself. The snapshot ends with the
+    /// outermost statement; a range or a cursor that has begun in the statement keeps it until the cursor's next seek,
+    /// or until it is dropped.
+    ///
     /// ```
     /// # fn main() -> windfall::Result<()> {
     /// # let folder = std::env::temp_dir().join(format!("windfall-statement-{}", std::process::id()));
@@ -455,10 +462,10 @@ impl Transaction {
         self.scope.end_statement(end)
     }
 
-    /// Runs several calls as one statement: if `run` fails or panics, their changes are rolled back, and the
-    /// transaction stays open. A statement that `run` has begun and not ended ends with it. If this is called from
-    /// within a call of another transaction, or of none, the statement belongs to its thread: calls of other threads in
-    /// this transaction are refused ([`TransactionError::Busy`]) until it ends.
+    /// Runs several calls as one statement ([`Transaction::begin_statement`]): if `run` fails or panics, their changes
+    /// are rolled back, and the transaction stays open. A statement that `run` has begun and not ended ends with it. If
+    /// this is called from within a call of another transaction, or of none, the statement belongs to its thread: calls
+    /// of other threads in this transaction are refused ([`TransactionError::Busy`]) until it ends.
     ///
     /// [`TransactionError::Busy`]: crate::error::TransactionError::Busy
     ///

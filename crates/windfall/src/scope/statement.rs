@@ -10,6 +10,10 @@
 //! before a statement are hidden until it ends, because it could not be rolled back after a rollback to one of them
 //! (test: `a_statement_leaves_savepoints_as_it_found_them_when_it_fails`).
 //!
+//! At [`Isolation::ReadCommitted`] all plain reads in a statement, and in those within it, use one view, which the
+//! first of them takes (test: `a_statement_at_read_committed_reads_one_snapshot`). The end of the outermost statement,
+//! or of the transaction, releases it (test: `the_view_of_a_statement_ends_with_it`).
+//!
 //! A savepoint has a number that no other one of its transaction has or had (checked by
 //! `scope/statement.rs::set_savepoint`), and a transaction that sets one has a serial number that no other transaction
 //! of the process has. So a value that names both ([`Savepoint`]) leads to its savepoint or to none (test:
@@ -167,6 +171,9 @@ impl Scope {
     /// Ends the statement at this place, and those within it ([`Inner::close_statement`]).
     fn end_statement_at(&self, mut inner: MutexGuard<'_, Inner>, at: usize, end: StatementEnd) -> Result<()> {
         let start = inner.close_statement(at, end);
+        if !self.keeps_view(&inner) {
+            inner.view = None;
+        }
         match end {
             StatementEnd::Keep => Ok(()),
             StatementEnd::Undo => {

@@ -1,9 +1,19 @@
 //! The changes of other transactions that a transaction sees.
 
-use windfall::{Error, Isolation, Seek, TableOptions, TransactionOptions, error::TransactionError};
+use std::time::Duration;
+
+use windfall::{
+    Database, Error, Isolation, Seek, StatementEnd, Table, TableOptions, Transaction, TransactionOptions,
+    error::{LockError, TransactionError},
+};
 use windfall_sim::{SimulatedDisk, SimulatedEnv};
 
-use super::{begin, database, pairs, rows, simulated, table};
+use super::{
+    begin,
+    calls::{From, LONG},
+    database, pairs, rows, simulated, table,
+    waits::scripted,
+};
 
 #[test]
 fn a_snapshot_is_stable_while_rows_and_indexes_change() {
@@ -249,4 +259,156 @@ fn a_locking_cursor_moves_to_both_ends() {
         }
         trx.commit().unwrap();
     }
+}
+
+#[test]
+fn a_statement_at_read_committed_reads_one_snapshot() {
+    let db = database();
+    let table = table(&db);
+    let other = db.create_table("other", TableOptions::default()).unwrap();
+    let long = |fill: u8| [&[b'l', fill][..], &vec![fill; 30_000]].concat();
+    table.put(b"a", b"x1").unwrap();
+    table.put(b"long", &long(3)).unwrap();
+    other.put(b"k", b"0").unwrap();
+    let trx = begin(&db, Isolation::ReadCommitted);
+    let (within, in_other) = (trx.table(&table), trx.table(&other));
+    let mut from_before = within.cursor().unwrap();
+    assert!(from_before.seek(Seek::First).unwrap());
+    for round in 0..4u8 {
+        trx.begin_statement().unwrap();
+        // Before the first read of the statement.
+        table.put(b"a", &[b'a' + round, b'1']).unwrap();
+        other.put(b"k", &[round]).unwrap();
+        // The first read of every second statement is made in one within it.
+        if round % 2 == 0 {
+            assert_eq!(in_other.get(b"k").unwrap(), Some(vec![round]));
+        } else {
+            trx.begin_statement().unwrap();
+            assert_eq!(in_other.get(b"k").unwrap(), Some(vec![round]));
+            trx.end_statement(StatementEnd::Keep).unwrap();
+        }
+        let before = rows(&within);
+        assert_eq!(before[0].1, [b'a' + round, b'1']);
+        let (mut cursor, mut range) = (within.cursor().unwrap(), within.rows().unwrap());
+        assert!(cursor.seek(Seek::First).unwrap() && range.next().is_some());
+        other.put(b"k", b"new").unwrap();
+        table.put(b"a", b"y8").unwrap();
+        table.put(&[b'n', round], &[b'n', 100 + round]).unwrap();
+        table.put(b"long", &long(20 + round)).unwrap();
+        // What the transaction itself changes is seen, and of a statement that is undone it is not.
+        trx.begin_statement().unwrap();
+        within.put(b"own", b"w7").unwrap();
+        assert_eq!(rows(&within).len(), before.len() + 1);
+        trx.end_statement(StatementEnd::Undo).unwrap();
+        trx.atomically(|| in_other.get(b"k").map(|value| assert_eq!(value, Some(vec![round])))).unwrap();
+        assert_eq!(rows(&within), before, "round {round}");
+        assert_eq!(in_other.get(b"k").unwrap(), Some(vec![round]));
+        let mut streamed = Vec::new();
+        within.read_stream(b"long", &mut streamed).unwrap();
+        assert_eq!((before[1].1 == streamed, within.contains(&[b'n', round]).unwrap()), (true, false));
+        assert!(cursor.seek(Seek::First).unwrap() && cursor.value() == Some(&before[0].1[..]));
+        assert!(from_before.seek(Seek::First).unwrap() && from_before.value() == Some(&before[0].1[..]));
+        trx.end_statement(StatementEnd::Keep).unwrap();
+        // After it, each read returns what is committed; the range goes on where it was.
+        assert_eq!(within.get(b"a").unwrap().as_deref(), Some(&b"y8"[..]));
+        assert_eq!(range.count() + 1, before.len());
+        assert!(cursor.seek(Seek::First).unwrap() && cursor.value() == Some(b"y8"));
+        other.put(b"k", b"newer").unwrap();
+        assert_eq!(in_other.get(b"k").unwrap().as_deref(), Some(&b"newer"[..]));
+    }
+    trx.commit().unwrap();
+}
+
+/// Every way in which a statement can end.
+#[test]
+fn the_view_of_a_statement_ends_with_it() {
+    type End = fn(&Database, Transaction, &Table);
+    let ends: [(&str, End); 8] = [
+        ("kept", |db, trx, _| {
+            trx.end_statement(StatementEnd::Keep).unwrap();
+            assert!(db.views().is_empty());
+            trx.commit().unwrap();
+        }),
+        ("undone", |db, trx, _| {
+            trx.end_statement(StatementEnd::Undo).unwrap();
+            assert!(db.views().is_empty());
+        }),
+        ("one within it", |db, trx, _| {
+            trx.begin_statement().unwrap();
+            trx.end_statement(StatementEnd::Undo).unwrap();
+            assert!(!db.views().is_empty(), "the outer one still needs it");
+            trx.end_statement(StatementEnd::Keep).unwrap();
+            assert!(db.views().is_empty());
+        }),
+        ("a closure within it", |db, trx, table| {
+            trx.atomically(|| trx.table(table).insert(b"a", b"")).unwrap_err();
+            assert!(!db.views().is_empty());
+            trx.end_statement(StatementEnd::Keep).unwrap();
+            assert!(db.views().is_empty());
+        }),
+        ("dropped", |_, trx, _| drop(trx)),
+        ("a commit that is refused", |_, trx, _| drop(trx.commit().unwrap_err())),
+        ("a rollback that is refused", |_, trx, _| drop(trx.rollback().unwrap_err())),
+        ("a panic of a call", |db, trx, table| {
+            let mut from = From(Some(|| panic!("on purpose")));
+            let put = || trx.table(table).put_stream(b"b", LONG, &mut from);
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(put)).unwrap_err();
+            assert!(db.views().is_empty());
+        }),
+    ];
+    for (name, end) in ends {
+        let db = database();
+        let table = db.create_table("t", TableOptions::default()).unwrap();
+        table.put(b"a", b"1").unwrap();
+        let trx = begin(&db, Isolation::ReadCommitted);
+        trx.begin_statement().unwrap();
+        assert!(db.views().is_empty(), "{name}: it is taken by the first read");
+        trx.table(&table).get(b"a").unwrap();
+        trx.table(&table).get(b"a").unwrap();
+        assert_eq!(db.views().len(), 1, "{name}");
+        end(&db, trx, &table);
+        assert!(db.views().is_empty(), "{name}: {:?}", db.views());
+    }
+}
+
+#[test]
+fn a_deadlock_ends_the_view_of_the_statement() {
+    let (db, script, _) = scripted();
+    let table = db.create_table("t", TableOptions::default()).unwrap();
+    for key in [b"a", b"b"] {
+        table.put(key, b"1").unwrap();
+    }
+    let options = TransactionOptions::default().isolation(Isolation::ReadCommitted);
+    let (victim, other) = (db.begin(options.deadlock_priority(-1)), db.begin(options));
+    victim.begin_statement().unwrap();
+    assert!(victim.table(&table).contains(b"a").unwrap());
+    victim.table(&table).put(b"a", b"2").unwrap();
+    other.table(&table).put(b"b", b"2").unwrap();
+    let in_other = table.clone();
+    script.then(Duration::from_secs(1), move || drop(other.table(&in_other).put(b"a", b"3")));
+    let refused = victim.table(&table).put(b"b", b"3");
+    assert!(matches!(refused, Err(Error::Lock(LockError::Deadlock(_)))), "{refused:?}");
+    assert!(db.views().is_empty(), "{:?}", db.views());
+}
+
+/// A view of a statement that holds up purge is ended as any other, and the next statement has another one.
+#[test]
+fn the_view_of_a_statement_keeps_what_it_reads_from_purge() {
+    let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+    let db = simulated(&disk, &env);
+    let table = db.create_table("t", TableOptions::default()).unwrap();
+    table.put(b"a", b"1").unwrap();
+    let trx = begin(&db, Isolation::ReadCommitted);
+    let within = trx.table(&table);
+    trx.begin_statement().unwrap();
+    assert!(within.contains(b"b").is_ok_and(|there| !there));
+    table.put(b"a", b"2").unwrap();
+    table.delete(b"a").unwrap();
+    env.run_workers(400);
+    assert_eq!(within.get(b"a").unwrap().as_deref(), Some(&b"1"[..]));
+    assert!(db.metrics().history_bytes > 0);
+    trx.end_statement(StatementEnd::Keep).unwrap();
+    env.run_workers(400);
+    assert_eq!((within.get(b"a").unwrap(), db.metrics().history_bytes), (None, 0));
+    trx.commit().unwrap();
 }

@@ -273,7 +273,7 @@ impl Model {
             return path.end(refused);
         }
         let level = me.map(|trx| self.trx(trx).level);
-        let keeps_view = matches!(level, Some(Isolation::RepeatableRead | Isolation::Snapshot));
+        let keeps_view = self.keeps_view(me);
         if level == Some(Isolation::Serializable) && !known.temporary {
             if let Some(refused) = self.begin_locking(me, table, false, &mut path) {
                 return path.end(refused);

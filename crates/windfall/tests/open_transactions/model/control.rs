@@ -67,6 +67,9 @@ impl Model {
         let Some(Statement { mark, hidden }) = self.trx_mut(trx).statements.pop() else {
             return Refusal::NoStatement.into();
         };
+        if !self.keeps_view(Some(trx)) {
+            self.trx_mut(trx).view = None;
+        }
         let set = core::mem::replace(&mut self.trx_mut(trx).savepoints, hidden);
         if undo {
             self.rollback_since(trx, mark, true);

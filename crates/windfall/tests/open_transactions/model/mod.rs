@@ -384,6 +384,15 @@ impl Model {
         self.locks.any(trx).max(may)
     }
 
+    /// Returns whether plain reads use one view, until the end of the transaction or of the outermost statement.
+    pub(crate) fn keeps_view(&self, me: Option<TrxNo>) -> bool {
+        me.map(|trx| self.trx(trx)).is_some_and(|trx| match trx.level {
+            Isolation::RepeatableRead | Isolation::Snapshot => true,
+            Isolation::ReadCommitted => !trx.statements.is_empty(),
+            _ => false,
+        })
+    }
+
     pub(crate) fn strict_view(&self, me: Option<TrxNo>) -> Option<Seq> {
         let trx = self.trx(me?);
         trx.view.filter(|_| trx.level == Isolation::Snapshot)

@@ -1,7 +1,5 @@
 //! The possible outcomes of a cursor step.
 
-use windfall::Isolation;
-
 use super::cursors::{Cursor, Place, place_of};
 use super::locks::{Conflict, END, Lock, Pos, entry_pos, row_pos};
 use super::{Effect, Model, Path, State, Verdict, choose, expect};
@@ -104,8 +102,7 @@ impl Model {
         outcome: &Outcome,
     ) -> Result<(), String> {
         let cursor = self.cursors[&place].clone();
-        let level = cursor.me.map(|trx| self.trx(trx).level);
-        let keeps = matches!(level, Some(Isolation::RepeatableRead | Isolation::Snapshot));
+        let keeps = self.keeps_view(cursor.me);
         if takes_new_view {
             let mut view = None;
             if !cursor.sees_newest {
@@ -124,7 +121,7 @@ impl Model {
         if self.gone.contains(&cursor.tree) {
             return expect(outcome, &[Refusal::Dropped.into()]);
         }
-        if let Some(refused) = self.check_born(cursor.tree, cursor.view.filter(|_| keeps)) {
+        if let Some(refused) = self.check_born(cursor.tree, cursor.view) {
             return expect(outcome, &[refused.into()]);
         }
         let Some(Way { from, to, goes_up }) = way else { return expect(outcome, &[Outcome::End]) };
