@@ -39,7 +39,7 @@ mod interleavings;
 
 use core::ops::Range;
 
-use super::ddl::Catalog;
+use super::state::Catalog;
 use crate::{
     buffer::Durability,
     error::{Error, Owner, Result, UsageError},

@@ -64,12 +64,13 @@ use std::collections::{BTreeSet, VecDeque};
 
 use super::{
     bulk::{self, Load, SORT_BUFFER_BYTES},
-    ddl::{Catalog, IndexDefinition, new_space, no_table, record_key},
     ddl_options::DdlOptions,
+    definition::IndexDefinition,
     key,
     record::{IndexRecord, TableRecord},
     row_log::{NOTE_OVERHEAD_BYTES, NOTES_LIMIT_BYTES, RowLog},
     runs::Runs,
+    state::{Catalog, new_space, no_table, record_key},
     table::{Table, TableSchema},
 };
 use crate::{

@@ -21,6 +21,7 @@ mod auto_increment;
 mod bulk;
 mod ddl;
 mod ddl_options;
+mod definition;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
 mod index_build;
@@ -33,13 +34,17 @@ mod retired;
 mod row_count;
 mod row_log;
 mod runs;
+mod state;
+mod statement;
 mod table;
 mod table_load;
 
 pub use auto_increment::Counter;
-pub use ddl::{Catalog, DropReport, IndexDefinition, TableDefinition};
 pub use ddl_options::DdlOptions;
+pub use definition::{IndexDefinition, TableDefinition};
 pub use key::{KeyPart, KeySpec};
 pub use record::{IndexRecord, TableRecord};
+pub use state::Catalog;
+pub use statement::DropReport;
 pub use table::{Call, Table, TableSchema};
 pub use table_load::{Order, Rows};

@@ -8,7 +8,7 @@
 
 use super::index_build::Bounds;
 #[cfg(feature = "testing")]
-use super::{Catalog, TableRecord, ddl::record_key};
+use super::{Catalog, TableRecord, state::record_key};
 use crate::failpoint::{SyncPoint, TestValue};
 #[cfg(feature = "testing")]
 use crate::{error::Result, log::FlushLog, system::Change};

@@ -21,9 +21,10 @@
 //! `a_group_that_does_not_fit_the_log_buffer_is_refused_whole`).
 
 use super::{
-    ddl::{Catalog, DropReport, Dropped, record_key},
     ddl_options::DdlOptions,
     names::MetadataLock,
+    state::{Catalog, record_key},
+    statement::{DropReport, Dropped},
     table::Table,
 };
 use crate::{error::Result, sync::Arc};

@@ -13,7 +13,7 @@
 //! are many entries of deleted rows. A count passes the gate of the table for a bounded number of entries at a time, so
 //! that a statement which closes the gate waits for no more than those.
 
-use super::{ddl::Catalog, table::Table};
+use super::{state::Catalog, table::Table};
 use crate::{
     error::Result,
     log::LOG_OVERHEAD_BYTES,

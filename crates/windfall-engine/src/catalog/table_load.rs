@@ -18,11 +18,12 @@
 
 use super::{
     bulk::{Load, duplicate_key, load_chain},
-    ddl::{Catalog, SpacesBeingFilled, TableDefinition, new_space},
     ddl_options::DdlOptions,
+    definition::TableDefinition,
     key,
     record::IndexRecord,
     runs::{Payload, Runs},
+    state::{Catalog, SpacesBeingFilled, new_space},
     table::{Table, TableSchema},
 };
 use crate::{

@@ -1,0 +1,86 @@
+//! Definitions of new tables and indexes ([`TableDefinition`], [`IndexDefinition`]), and the records made of them.
+//!
+//! **Purpose.** Refuses what no table can have before a statement changes anything.
+//!
+//! **Invariants.** A new record names each of its trees and indexes once (checked by `catalog/record.rs::encode`), and
+//! fits in the system tree (test:
+//! `an_index_that_the_tables_record_has_no_room_for_is_refused_before_it_is_built`).
+
+use super::{
+    key::KeySpec,
+    record::{IndexRecord, TableRecord},
+    state::Catalog,
+};
+use crate::{
+    error::{Result, SchemaError, UsageError},
+    txn::EntryForm,
+};
+
+/// The definition of a new table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TableDefinition {
+    /// Application bytes to store with the table.
+    pub metadata: Vec<u8>,
+    /// The secondary trees of the table.
+    pub indexes: Vec<IndexDefinition>,
+}
+
+/// The definition of a new secondary tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IndexDefinition {
+    /// The name of the index.
+    pub name: String,
+    /// Whether no two rows may have the same key.
+    pub unique: bool,
+    /// The parts of the index key.
+    pub key: KeySpec,
+    /// How its entries come apart.
+    pub form: EntryForm,
+}
+
+impl Catalog {
+    /// Refuses an index definition that is invalid for any table.
+    pub(super) fn check_index(&self, index: &IndexDefinition) -> Result<()> {
+        self.check_name(&index.name)?;
+        index.key.check_for(index.form, &index.name)
+    }
+
+    pub(super) fn new_record(&self, definition: &TableDefinition) -> Result<TableRecord> {
+        let mut indexes = Vec::with_capacity(definition.indexes.len());
+        for (n, index) in definition.indexes.iter().enumerate() {
+            self.check_index(index)?;
+            if definition.indexes[..n].iter().any(|other| other.name == index.name) {
+                let (table, index) = ("the new table".into(), index.name.as_str().into());
+                return Err(SchemaError::IndexExists { table, index }.into());
+            }
+            indexes.push(self.new_index(index)?);
+        }
+        let clustered = self.transactions.ids().space()?;
+        Ok(TableRecord {
+            id: clustered.0,
+            version: 1,
+            clustered,
+            metadata: definition.metadata.clone(),
+            indexes,
+        })
+    }
+
+    /// Refuses a definition if its record, which has this length, does not fit in the system tree.
+    pub(super) fn check_length(&self, table: &str, length: usize) -> Result<()> {
+        let limit = self.system.tree().inline_limit();
+        if length <= limit {
+            return Ok(());
+        }
+        Err(UsageError::DefinitionTooLong { table: table.into(), length, limit }.into())
+    }
+
+    pub(super) fn new_index(&self, index: &IndexDefinition) -> Result<IndexRecord> {
+        Ok(IndexRecord {
+            name: index.name.as_str().into(),
+            space: self.transactions.ids().space()?,
+            unique: index.unique,
+            form: index.form,
+            key: index.key.clone(),
+        })
+    }
+}

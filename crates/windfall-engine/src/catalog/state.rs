@@ -1,0 +1,245 @@
+//! The catalog of an open database ([`Catalog`]).
+//!
+//! **Purpose.** Finds tables by name, makes tables of their records when the database is opened, and knows which
+//! tablespaces unfinished statements are filling.
+//!
+//! **Invariants.** A record that is damaged, and one whose name another record has, refuse the opening (test:
+//! `no_input_that_is_known_and_no_mutant_of_one_breaks_a_target`). A tablespace that a statement is filling is listed
+//! until a record names it or it is dropped (test: `no_statement_makes_a_file_look_unowned`).
+
+use std::collections::BTreeSet;
+
+use smallvec::SmallVec;
+
+use super::{
+    ddl_options::DdlOptions,
+    names::{MetadataLock, Names, check_name, name_limit},
+    pause::Pause,
+    record::TableRecord,
+    retired::Retired,
+    table::{Table, TableSchema},
+};
+use crate::{
+    buffer::{BufferPool, Durability, Space},
+    error::{Result, SchemaError, UsageError},
+    ids::SpaceId,
+    store::Tree,
+    sync::{
+        Arc, Mutex, Rank,
+        atomic::{AtomicBool, Ordering::SeqCst},
+        is_inside,
+    },
+    system::{Key, SystemTree, TABLE},
+    tree::hash::{HashBudget, TreeHash},
+    txn::Transactions,
+};
+
+/// Tablespaces that a statement is filling; they are removed from the catalog's list when this is dropped.
+#[derive(Debug)]
+pub(super) struct SpacesBeingFilled<'a> {
+    catalog: &'a Catalog,
+    spaces: SmallVec<[SpaceId; 1]>,
+}
+
+impl Drop for SpacesBeingFilled<'_> {
+    fn drop(&mut self) {
+        let mut making = self.catalog.making.lock();
+        for space in &self.spaces {
+            let was_listed = making.remove(space);
+            debug_assert!(was_listed, "tablespace {space} is being filled and was not listed");
+        }
+    }
+}
+
+/// The catalog of an open database.
+#[derive(Debug)]
+pub struct Catalog {
+    pub(super) pool: Arc<BufferPool>,
+    pub(super) system: Arc<SystemTree>,
+    pub(super) transactions: Arc<Transactions>,
+    pub(super) names: Names,
+    /// Tables and trees that are to be freed in the background.
+    pub(super) retired: Retired,
+    pub(super) budget: Arc<HashBudget>,
+    /// Whether new trees get a hash index.
+    pub(super) hashed: AtomicBool,
+    /// Tablespaces that statements are filling.
+    pub(super) making: Mutex<BTreeSet<SpaceId>>,
+    /// Points within statements at which a test acts.
+    pub pause: Pause,
+}
+
+pub(super) fn no_table(name: &str) -> SchemaError {
+    SchemaError::NoTable(name.into())
+}
+
+/// Returns a tablespace that is attached to the pool only with its first page.
+pub(super) fn new_space(id: SpaceId) -> Arc<Space> {
+    Arc::new(Space::new(id, Durability::Logged))
+}
+
+pub(super) fn record_key(name: &str) -> Key {
+    let mut key = Key::with_capacity(1 + name.len());
+    key.push(TABLE);
+    key.extend_from_slice(name.as_bytes());
+    key
+}
+
+impl Catalog {
+    /// Opens the catalog: reads all table records from the system tree. `attach` attaches a tablespace to the pool,
+    /// with the recorded state of its file.
+    ///
+    /// # Errors
+    /// Damage, I/O.
+    pub fn open(
+        pool: Arc<BufferPool>,
+        system: Arc<SystemTree>,
+        transactions: Arc<Transactions>,
+        budget: Arc<HashBudget>,
+        hashed: bool,
+        attach: &mut dyn FnMut(SpaceId) -> Result<Arc<Space>>,
+    ) -> Result<Self> {
+        let names = Names::new(pool.context().env.clone());
+        let catalog = Self {
+            pool,
+            system,
+            transactions,
+            names,
+            retired: Retired::default(),
+            budget,
+            hashed: AtomicBool::new(hashed),
+            making: Mutex::new(Rank::Leaf, BTreeSet::new()),
+            pause: Pause::default(),
+        };
+        let mut failure = None;
+        catalog.system.scan(&[TABLE], &mut |key, value| {
+            let entered = catalog.enter(&key[1..], value, attach);
+            failure = entered.err();
+            failure.is_none()
+        })?;
+        failure.map_or(Ok(catalog), Err)
+    }
+
+    fn enter(
+        &self,
+        name: &[u8],
+        value: &[u8],
+        attach: &mut dyn FnMut(SpaceId) -> Result<Arc<Space>>,
+    ) -> Result<()> {
+        let name = core::str::from_utf8(name).ok();
+        let (Some(name), Some(record)) = (name, TableRecord::decode(value)) else {
+            return Err(self.system.damaged("a table's record is damaged"));
+        };
+        let schema = self.schema(record, attach)?;
+        if self.names.enter(name, Table::new(schema, self.hashed.load(SeqCst))) {
+            return Ok(());
+        }
+        Err(self.system.damaged(&format!("two records have the name {name}")))
+    }
+
+    pub(super) fn schema(
+        &self,
+        record: TableRecord,
+        attach: &mut dyn FnMut(SpaceId) -> Result<Arc<Space>>,
+    ) -> Result<TableSchema> {
+        let clustered = self.tree(attach(record.clustered)?);
+        let secondaries =
+            record.indexes.iter().map(|index| Ok(self.tree(attach(index.space)?))).collect::<Result<_>>()?;
+        Ok(TableSchema { record, clustered, secondaries, row_log: None })
+    }
+
+    /// Returns the tree of a table in this tablespace.
+    pub(super) fn tree(&self, space: Arc<Space>) -> Arc<Tree> {
+        let tree = Tree::new(self.pool.clone(), space, TreeHash::new(self.budget.clone()));
+        Arc::new(tree.with_horizon(self.transactions.active().clone()))
+    }
+
+    /// Turns the hash indexes of all present and future tables on or off. A session's temporary tables stay as they
+    /// are.
+    pub fn set_hash_index(&self, on: bool) {
+        self.hashed.store(on, SeqCst);
+        for (_, table) in self.tables() {
+            table.set_hash_index(on);
+        }
+    }
+
+    /// A background step: frees some of the tables and trees that statements have retired. Returns whether there may be
+    /// more.
+    pub fn free_step(&self) -> bool {
+        self.retired.free_step()
+    }
+
+    /// Returns the number of tables.
+    pub fn count(&self) -> usize {
+        self.names.count()
+    }
+
+    /// Returns the maximum length of the name of a table or an index, in bytes.
+    pub fn name_limit(&self) -> usize {
+        name_limit(self.pool.page_size())
+    }
+
+    pub(super) fn check_name(&self, name: &str) -> Result<()> {
+        check_name(name, self.pool.page_size())
+    }
+
+    /// Returns the table of this name.
+    ///
+    /// # Errors
+    /// [`SchemaError::NoTable`].
+    pub fn table(&self, name: &str) -> Result<Arc<Table>> {
+        self.names.get(name).ok_or_else(|| no_table(name).into())
+    }
+
+    /// Returns all names and tables, in order of name.
+    pub fn tables(&self) -> Vec<(Arc<str>, Arc<Table>)> {
+        self.names.all()
+    }
+
+    /// Refuses a statement from within a row call, because the statement might wait for that call.
+    ///
+    /// # Errors
+    /// [`UsageError::StatementInCall`].
+    pub fn check_outside() -> Result<()> {
+        if !is_inside() {
+            return Ok(());
+        }
+        Err(UsageError::StatementInCall.into())
+    }
+
+    pub(super) fn lock_names<'a>(
+        &'a self,
+        names: &[&'a str],
+        options: DdlOptions,
+    ) -> Result<MetadataLock<'a>> {
+        Self::check_outside()?;
+        Ok(self.names.lock_names(names, options.until)?)
+    }
+
+    /// Runs something on a table while no statement and no row call uses the table. Returns `None` if there is no table
+    /// of this name.
+    pub fn alone<T>(&self, name: &str, run: impl FnOnce(&Table) -> T) -> Option<T> {
+        let metadata_lock = self.names.lock_names(&[name], None).expect("it waits as long as it takes");
+        let table = metadata_lock.table(name)?;
+        let _closed = table.gate().close();
+        Some(run(table))
+    }
+
+    /// Records that a statement is filling these tablespaces, which no record names, until the returned value is
+    /// dropped. By then they are named or dropped.
+    pub(super) fn make(&self, spaces: impl IntoIterator<Item = SpaceId>) -> SpacesBeingFilled<'_> {
+        let spaces: SmallVec<[SpaceId; 1]> = spaces.into_iter().collect();
+        let mut making = self.making.lock();
+        for space in &spaces {
+            let is_new = making.insert(*space);
+            debug_assert!(is_new, "two statements fill one tablespace");
+        }
+        drop(making);
+        SpacesBeingFilled { catalog: self, spaces }
+    }
+
+    /// Returns the tablespaces that statements are filling.
+    pub fn making(&self) -> BTreeSet<SpaceId> {
+        self.making.lock().clone()
+    }
+}

@@ -1,0 +1,203 @@
+//! The steps that all DDL statements have in common.
+//!
+//! **Purpose.** Waits for the calls and transactions that use the tables of a statement, commits its records as one
+//! group of the log, and gives up the trees that no record names any more.
+//!
+//! **Invariants.** A tablespace is detached after the group that drops it is committed, with the durability that
+//! `flush_log_at_trx_commit` demands (test: `a_drop_that_fails_has_touched_nothing`). A group that is too long is
+//! refused before a page is changed (test: `a_group_that_does_not_fit_the_log_buffer_is_refused_whole`).
+
+use core::time::Duration;
+
+use smallvec::SmallVec;
+
+use super::{ddl_options::DdlOptions, names::MetadataLock, state::Catalog, table::Table};
+use crate::{
+    buffer::with_reserved_frames,
+    error::{Result, UsageError},
+    health::Health,
+    ids::{Lsn, SpaceId},
+    log::{FlushLog, LOG_OVERHEAD_BYTES, Record},
+    mtr::Mtr,
+    store::Tree,
+    sync::{
+        Arc, Closed, Gate,
+        work::{self, WorkCounts},
+    },
+    system::Change,
+    txn::{StatementLock, locks::TableMode},
+};
+
+/// A statement's list of up to this many trees is on the stack. Directly after many tables were freed, a request for
+/// memory can cost glibc hundreds of microseconds.
+pub(super) const TREES_ON_STACK: usize = 64;
+
+/// The result of a drop.
+#[derive(Clone, Debug, Default)]
+pub struct DropReport {
+    /// The number of tablespaces that were dropped.
+    pub trees: usize,
+    /// The work of the calling thread, from the first access to the catalog to the last push.
+    pub work: WorkCounts,
+    /// The LSN after the drop's group in the log; `None` for a temporary table, because its drop is not logged.
+    pub lsn: Option<Lsn>,
+}
+
+impl DropReport {
+    /// Runs a statement that drops trees, and reports it with the work of this thread.
+    pub(super) fn of(statement: impl FnOnce() -> Result<Dropped>) -> Result<Self> {
+        let (dropped, work) = work::in_drop(statement);
+        dropped.map(|Dropped { trees, lsn }| Self { trees, work, lsn })
+    }
+}
+
+/// The tables and trees that a statement has dropped.
+pub(super) struct Dropped {
+    pub(super) trees: usize,
+    /// The end of its group in the log.
+    pub(super) lsn: Option<Lsn>,
+}
+
+/// A statement that is to be finished in memory: it is in the log, or row calls note for it what they change. If a
+/// panic keeps it from being finished, the database is poisoned, because memory is not what it should be from then on.
+#[derive(Debug)]
+#[must_use = "the database is poisoned unless the statement is finished"]
+pub(super) struct UnfinishedStatement<'a>(&'a Health);
+
+impl UnfinishedStatement<'_> {
+    /// Marks the statement as finished.
+    pub(super) fn finished(self) {
+        core::mem::forget(self);
+    }
+}
+
+impl Drop for UnfinishedStatement<'_> {
+    fn drop(&mut self) {
+        self.0.poison("a statement was left unfinished");
+    }
+}
+
+impl Catalog {
+    /// Closes the gates of tables under this statement's metadata lock, while no transaction has locked any of them.
+    /// The returned locks block transactions that request locks on these tables.
+    ///
+    /// The names remain visible during a wait. In the common case there is no such transaction, and the only cost is a
+    /// check.
+    pub(super) fn close_gates<'c, 't>(
+        &'c self,
+        metadata_lock: &MetadataLock<'_>,
+        tables: &[&'t Table],
+        options: DdlOptions,
+    ) -> Result<(SmallVec<[Closed<'t>; 1]>, Option<StatementLock<'c>>)> {
+        let mut lock = None;
+        loop {
+            if lock.is_none() {
+                lock = self.lock_out(metadata_lock, tables, options)?;
+            }
+            let closed = Gate::close_all(tables.iter().map(|table| table.gate()));
+            assert!(closed.len() == tables.len(), "a table's gate is not closed");
+            debug_assert!(
+                closed.iter().zip(tables).all(|(closed, table)| closed.is_of(table.gate())),
+                "a closed gate is that of another table"
+            );
+            // A transaction that has locked one since the check has changed something, or is about to.
+            if lock.is_some() || !self.are_locked(tables) {
+                return Ok((closed, lock));
+            }
+        }
+    }
+
+    /// Returns whether transactions have locked any of these tables.
+    fn are_locked(&self, tables: &[&Table]) -> bool {
+        let locks = self.transactions.lock_manager();
+        locks.is_any_table_locked(tables.iter().map(|table| table.space()))
+    }
+
+    /// Waits for the transactions that have locked tables under this statement's metadata lock, and then locks these
+    /// tables exclusively. Returns `None` if there are none.
+    pub(super) fn lock_out<'c>(
+        &'c self,
+        metadata_lock: &MetadataLock<'_>,
+        tables: &[&Table],
+        options: DdlOptions,
+    ) -> Result<Option<StatementLock<'c>>> {
+        if !self.are_locked(tables) {
+            return Ok(None);
+        }
+        metadata_lock.downgrade();
+        let spaces = tables.iter().map(|table| table.space());
+        let lock = self.transactions.lock_tables(spaces, TableMode::Exclusive, self.wait_left(options))?;
+        metadata_lock.upgrade();
+        Ok(Some(lock))
+    }
+
+    /// Returns how long a statement may still wait for transactions.
+    pub(super) fn wait_left(&self, options: DdlOptions) -> Duration {
+        let left = options.until.map(|until| until.saturating_sub(self.pool.context().env.now()));
+        left.unwrap_or_else(|| self.transactions.lock_wait())
+    }
+
+    pub(super) fn unfinished_statement(&self) -> UnfinishedStatement<'_> {
+        UnfinishedStatement(&self.pool.context().health)
+    }
+
+    /// Changes records as one group, together with the drop record of `dropped`, and waits for the log.
+    pub(super) fn change(
+        &self,
+        changes: &mut [Change],
+        dropped: &[SpaceId],
+        mode: FlushLog,
+    ) -> Result<(Option<Lsn>, UnfinishedStatement<'_>)> {
+        let log = &self.pool.context().log;
+        // All of it is one group: whether it fits must be known before the first page is changed.
+        let dropping = size_of_val(dropped) + 1 + size_of::<u64>();
+        let bytes = changes.iter().map(Change::log_bytes).sum::<usize>() + dropping;
+        if bytes > log.max_group() {
+            let (tables, limit) = (changes.len(), log.max_group());
+            return Err(UsageError::StatementTooLong { tables, bytes, limit }.into());
+        }
+        let bytes = bytes as u64 + LOG_OVERHEAD_BYTES;
+        let _room = if dropped.is_empty() {
+            log.admit(bytes)?
+        } else {
+            // A drop frees space on disk and in the log: it waits for no space, and is not refused for lack of it.
+            log.admit_freeing(bytes)?
+        };
+        let mut mtr = Mtr::begin(&self.pool)?;
+        if dropped.is_empty() {
+            self.system.change(&mut mtr, changes)?;
+        } else {
+            with_reserved_frames(|| self.system.change(&mut mtr, changes))?;
+        }
+        if !dropped.is_empty() {
+            mtr.record(&Record::Drop { spaces: dropped.into() });
+        }
+        debug_assert!(mtr.logged() as u64 <= bytes, "a statement logs more than it has reserved");
+        let end = mtr.commit()?;
+        // Logged but not yet durable: tests run background steps here, to find any that should have waited for
+        // durability.
+        self.pool.context().env.yield_point();
+        self.pool.context().log.await_flush(end, mode)?;
+        Ok((end, self.unfinished_statement()))
+    }
+
+    /// Drops trees that no record has ever named.
+    pub(super) fn discard(&self, trees: &[&Arc<Tree>]) -> Result<()> {
+        let spaces: Vec<SpaceId> = trees.iter().map(|tree| tree.space().id()).collect();
+        let _room =
+            self.pool.context().log.admit_freeing(LOG_OVERHEAD_BYTES + size_of_val(&spaces[..]) as u64)?;
+        let mut mtr = Mtr::begin(&self.pool)?;
+        mtr.record(&Record::Drop { spaces: spaces.into() });
+        let end = mtr.commit()?;
+        for tree in trees {
+            self.detach(tree, end);
+        }
+        Ok(())
+    }
+
+    /// Detaches the tablespace of a tree from the pool, once its drop is logged.
+    pub(super) fn detach(&self, tree: &Tree, lsn: Option<Lsn>) {
+        let is_first = self.pool.detach(tree.space(), lsn);
+        debug_assert!(is_first, "tablespace {} is dropped twice", tree.space().id());
+    }
+}
