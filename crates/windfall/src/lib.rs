@@ -94,6 +94,7 @@ mod auto_increment;
 mod check;
 mod cursor;
 mod database;
+mod ddl_group;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
 mod get_many;
@@ -120,6 +121,7 @@ pub use catalog::DropReport;
 pub use check::{CheckReport, CheckedTree};
 pub use cursor::{Condition, Cursor, Seek};
 pub use database::{Database, IndexOptions, TableInfo, TableOptions};
+pub use ddl_group::DdlGroup;
 pub use error::{Error, Result};
 pub use get_many::Values;
 pub use index::{Index, IndexCursor, IndexEntry, IndexItem, IndexKey, IndexRange, IndexRow};

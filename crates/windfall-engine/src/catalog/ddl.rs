@@ -15,17 +15,17 @@ use smallvec::SmallVec;
 use super::{
     ddl_options::DdlOptions,
     definition::TableDefinition,
+    group::DdlStatement,
     names::MetadataLock,
+    plan::Plan,
     record::TableRecord,
     state::{Catalog, new_space, no_table, record_key},
-    statement::{DropReport, Dropped, TREES_ON_STACK},
+    statement::{DropReport, Dropped},
     table::{Table, TableSchema},
 };
 use crate::{
     buffer::{Durability, Space},
     error::{Result, SchemaError},
-    ids::SpaceId,
-    log::FlushLog,
     store::Tree,
     sync::{Arc, atomic::Ordering::SeqCst, work},
     system::Change,
@@ -51,37 +51,25 @@ impl Catalog {
     }
 
     /// Commits the record of a new table, and makes its name visible.
-    pub(super) fn publish(
+    pub(super) fn publish_table(
         &self,
         mut metadata_lock: MetadataLock<'_>,
         name: &str,
         schema: TableSchema,
         record: Vec<u8>,
-        mode: FlushLog,
+        options: DdlOptions,
     ) -> Result<Arc<Table>> {
         assert!(metadata_lock.table(name).is_none(), "the name of a new table has no table yet");
-        debug_assert!(
-            schema.trees().all(|tree| !tree.space().is_dropped()),
-            "a tree was dropped before its table had a name"
-        );
         debug_assert!(
             TableRecord::decode(&record).as_ref() == Some(&schema.record),
             "the record of {name} would be read back as another one"
         );
-        let created_at = self.transactions.stamp()?;
-        schema.trees().for_each(|tree| tree.space().set_created_at(created_at));
-        let (_, statement) = self.change(&mut [Change::put(record_key(name), record)], &[], mode)?;
-        let hashed = self.hashed.load(SeqCst);
-        let table = Table::new(schema, hashed);
-        self.pause.pass();
+        let records = SmallVec::from_buf([Change::put(record_key(name), record)]);
+        let plan = Plan { created: SmallVec::from_buf([schema]), records, ..Plan::default() };
+        let done = self.carry_out(&metadata_lock, plan, options)?;
+        let table = done.created[0].clone();
         metadata_lock.set(name, Some(table.clone()));
-        drop(metadata_lock);
-        statement.finished();
-        // A switch of all tables did not find this one, because it was not visible yet.
-        let now = self.hashed.load(SeqCst);
-        if now != hashed {
-            table.set_hash_index(now);
-        }
+        self.publish(metadata_lock, done);
         Ok(table)
     }
 
@@ -97,7 +85,7 @@ impl Catalog {
     ) -> Result<Arc<Table>> {
         let (metadata_lock, record, encoded) = self.lock_new_name(name, definition, options)?;
         let schema = self.schema(record, &mut |space| Ok(new_space(space)))?;
-        self.publish(metadata_lock, name, schema, encoded, options.flush)
+        self.publish_table(metadata_lock, name, schema, encoded, options)
     }
 
     /// Drops tables as one step: all of them or, if one does not exist, none.
@@ -119,35 +107,20 @@ impl Catalog {
     /// Drops the tables of the locked names, of which each has one.
     pub(super) fn drop_locked(
         &self,
-        metadata_lock: MetadataLock<'_>,
+        mut metadata_lock: MetadataLock<'_>,
         options: DdlOptions,
     ) -> Result<Dropped> {
-        let tables = || metadata_lock.tables().filter_map(|(_, table)| table);
+        let count = metadata_lock.tables().count();
         // The lists have their final capacity: the work per table of a group does not depend on the number of tables.
-        let mut all = SmallVec::<[&Table; 1]>::with_capacity(metadata_lock.tables().count());
-        all.extend(tables().map(|table| &**table));
-        let (closed, lock) = self.close_gates(&metadata_lock, &all, options)?;
-        let schemas = || all.iter().zip(&closed).map(|(table, closed)| table.closed_schema(closed));
-        let trees = || schemas().flat_map(TableSchema::trees);
-        let mut ids = SmallVec::<[SpaceId; TREES_ON_STACK]>::with_capacity(
-            schemas().map(|schema| 1 + schema.secondaries.len()).sum(),
-        );
-        trees().for_each(|tree| ids.push(tree.space().id()));
-        let mut changes = SmallVec::<[Change; 1]>::with_capacity(all.len());
-        changes.extend(metadata_lock.tables().map(|(name, _)| Change::remove(record_key(name))));
-        assert!(changes.len() == all.len(), "a drop removes one record per table");
-        // If this fails, nothing has changed, or the database is poisoned.
-        let (lsn, statement) = self.change(&mut changes, &ids, options.flush)?;
-        trees().for_each(|tree| self.detach(tree, lsn));
-        debug_assert!(trees().all(|tree| tree.space().is_dropped()), "a tree of a dropped table is in use");
-        tables().for_each(|table| table.gate().close_permanently());
-        tables().for_each(|table| table.restart_counters());
-        drop((closed, all));
-        metadata_lock.remove_tables(|table| self.retired.table(table));
-        // A transaction that waits for the table then finds it dropped.
-        drop(lock);
-        statement.finished();
-        Ok(Dropped { trees: ids.len(), lsn })
+        let mut plan = Plan::default();
+        plan.dropped.reserve_exact(count);
+        plan.records.reserve_exact(count);
+        plan.dropped.extend(metadata_lock.tables().filter_map(|(_, table)| Some(&**table?)));
+        plan.records.extend(metadata_lock.tables().map(|(name, _)| Change::remove(record_key(name))));
+        assert!(plan.records.len() == plan.dropped.len(), "a drop removes one record per table");
+        let done = self.carry_out(&metadata_lock, plan, options)?;
+        metadata_lock.set_all_unused();
+        Ok(self.publish(metadata_lock, done))
     }
 
     /// Truncates a table: it gets new tablespaces, and the old ones are dropped.
@@ -156,92 +129,44 @@ impl Catalog {
     /// [`SchemaError::NoTable`]; errors of the log.
     pub fn truncate_table(&self, name: &str, options: DdlOptions) -> Result<DropReport> {
         DropReport::of(|| {
-            let metadata_lock = self.lock_table(name, options)?;
-            self.truncate_locked(&metadata_lock, options)
+            let metadata_lock = self.lock_names(&[name], options)?;
+            if metadata_lock.table(name).is_none() {
+                return Err(no_table(name).into());
+            }
+            self.truncate_locked(metadata_lock, options)
         })
-    }
-
-    /// Takes the metadata lock on the name of a table that exists.
-    fn lock_table<'a>(&'a self, name: &'a str, options: DdlOptions) -> Result<MetadataLock<'a>> {
-        let metadata_lock = self.lock_names(&[name], options)?;
-        if metadata_lock.table(name).is_none() {
-            return Err(no_table(name).into());
-        }
-        Ok(metadata_lock)
     }
 
     /// Truncates the tables of the locked names, of which each has one.
     pub(super) fn truncate_locked(
         &self,
-        metadata_lock: &MetadataLock<'_>,
+        metadata_lock: MetadataLock<'_>,
         options: DdlOptions,
     ) -> Result<Dropped> {
-        self.change_schemas(metadata_lock, options, |record| {
-            record.clustered = self.transactions.ids().space()?;
-            for index in &mut record.indexes {
-                index.space = self.transactions.ids().space()?;
-            }
-            Ok(())
-        })
+        let count = metadata_lock.tables().count();
+        let mut plan = Plan::default();
+        plan.changed.reserve_exact(count);
+        plan.records.reserve_exact(count);
+        for (name, table) in metadata_lock.tables() {
+            let table = table.expect("a statement truncates tables that exist");
+            // The metadata lock keeps other statements away: the definitions do not change.
+            let mut record = table.with_schema(|schema| schema.record.clone());
+            record.version += 1;
+            self.renew_trees(&mut record)?;
+            plan.records.push(Change::put(record_key(name), record.encode()));
+            plan.changed.push((table, record));
+        }
+        let done = self.carry_out(&metadata_lock, plan, options)?;
+        Ok(self.publish(metadata_lock, done))
     }
 
-    /// Changes the records of the tables of the locked names while their gates are closed. Trees that a record no
-    /// longer names are dropped; trees that it newly names are empty.
-    fn change_schemas(
-        &self,
-        metadata_lock: &MetadataLock<'_>,
-        options: DdlOptions,
-        change: impl Fn(&mut TableRecord) -> Result<()>,
-    ) -> Result<Dropped> {
-        let named = || metadata_lock.tables().filter_map(|(name, table)| Some((name, table?)));
-        let count = named().count();
-        // The metadata lock keeps other statements away: the definitions do not change.
-        let mut records = SmallVec::<[TableRecord; 1]>::with_capacity(count);
-        for (_, table) in named() {
-            let mut record = table.with_schema(|schema| schema.record.clone());
-            change(&mut record)?;
-            record.version += 1;
-            records.push(record);
+    /// Gives the trees of a record new tablespaces.
+    pub(super) fn renew_trees(&self, record: &mut TableRecord) -> Result<()> {
+        record.clustered = self.transactions.ids().space()?;
+        for index in &mut record.indexes {
+            index.space = self.transactions.ids().space()?;
         }
-        let mut all = SmallVec::<[&Table; 1]>::with_capacity(count);
-        all.extend(named().map(|(_, table)| &**table));
-        let (mut closed, _lock) = self.close_gates(metadata_lock, &all, options)?;
-        let mut dropped = SmallVec::<[SpaceId; TREES_ON_STACK]>::new();
-        for ((table, closed), record) in all.iter().zip(&closed).zip(&records) {
-            let schema = table.closed_schema(closed);
-            assert!(record.id == schema.record.id, "a table has the same id as long as it exists");
-            assert!(record.version != schema.record.version, "a definition that changes has a new version");
-            dropped.extend(schema.spaces().filter(|id| !record.names(*id)));
-        }
-        let created_at = self.transactions.stamp()?;
-        let mut changes = SmallVec::<[Change; 1]>::with_capacity(count);
-        let encoded = |((name, _), record): ((&str, _), &TableRecord)| (record_key(name), record.encode());
-        changes.extend(named().zip(&records).map(encoded).map(|(key, value)| Change::put(key, value)));
-        let (lsn, statement) = self.change(&mut changes, &dropped, options.flush)?;
-        self.pause.pass();
-        for ((table, closed), record) in all.into_iter().zip(&mut closed).zip(records) {
-            let schema = table.closed_schema(closed);
-            let kept = |id| schema.trees().find(|tree| tree.space().id() == id).cloned();
-            let new = |id| {
-                let tree = self.tree(new_space(id));
-                tree.space().set_created_at(created_at);
-                tree
-            };
-            let tree = |id| kept(id).unwrap_or_else(|| new(id));
-            let clustered = tree(record.clustered);
-            let secondaries = record.indexes.iter().map(|index| tree(index.space)).collect();
-            // Detached before it leaves the table schema: until it is dropped it belongs to the table.
-            let unnamed = |tree: &&Arc<Tree>| !record.names(tree.space().id());
-            schema.trees().filter(unnamed).for_each(|tree| self.detach(tree, lsn));
-            let schema = TableSchema { record, clustered, secondaries, row_log: None };
-            assert!(
-                schema.trees().all(|tree| !tree.space().is_dropped()),
-                "a table gets a tree that was dropped"
-            );
-            self.retired.schema(table.change_schema(closed, schema));
-        }
-        statement.finished();
-        Ok(Dropped { trees: dropped.len(), lsn })
+        Ok(())
     }
 
     /// Renames a table.
@@ -249,22 +174,7 @@ impl Catalog {
     /// # Errors
     /// [`SchemaError`] for the names; errors of the log.
     pub fn rename_table(&self, from: &str, to: &str, options: DdlOptions) -> Result<()> {
-        self.check_name(to)?;
-        let mut metadata_lock = self.lock_names(&[from, to], options)?;
-        let table = metadata_lock.table(from).ok_or_else(|| no_table(from))?.clone();
-        if metadata_lock.table(to).is_some() {
-            return Err(SchemaError::TableExists(to.into()).into());
-        }
-        let _lock = self.lock_out(&metadata_lock, &[&*table], options)?;
-        let record = table.with_schema(|schema| schema.record.encode());
-        let mut changes = [Change::remove(record_key(from)), Change::put(record_key(to), record)];
-        metadata_lock.begin_rename();
-        let (_, statement) = self.change(&mut changes, &[], options.flush)?;
-        metadata_lock.set(from, None);
-        metadata_lock.set_moved(to, table);
-        drop(metadata_lock);
-        statement.finished();
-        Ok(())
+        self.run(DdlStatement::Rename { from: from.into(), to: to.into() }, options).map(drop)
     }
 
     /// Swaps the names of two tables, as one step.
@@ -272,24 +182,7 @@ impl Catalog {
     /// # Errors
     /// [`SchemaError::NoTable`]; errors of the log.
     pub fn swap_tables(&self, a: &str, b: &str, options: DdlOptions) -> Result<()> {
-        let mut metadata_lock = self.lock_names(&[a, b], options)?;
-        let table_a = metadata_lock.table(a).ok_or_else(|| no_table(a))?.clone();
-        let table_b = metadata_lock.table(b).ok_or_else(|| no_table(b))?.clone();
-        if a == b {
-            return Ok(());
-        }
-        let _lock = self.lock_out(&metadata_lock, &[&*table_a, &*table_b], options)?;
-        assert!(!Arc::ptr_eq(&table_a, &table_b), "a table has one name");
-        let put = |name: &str, table: &Table| {
-            Change::put(record_key(name), table.with_schema(|schema| schema.record.encode()))
-        };
-        metadata_lock.begin_rename();
-        let (_, statement) = self.change(&mut [put(a, &table_b), put(b, &table_a)], &[], options.flush)?;
-        metadata_lock.set_moved(a, table_b);
-        metadata_lock.set_moved(b, table_a);
-        drop(metadata_lock);
-        statement.finished();
-        Ok(())
+        self.run(DdlStatement::Swap { a: a.into(), b: b.into() }, options).map(drop)
     }
 
     /// Drops a secondary tree.
@@ -297,15 +190,7 @@ impl Catalog {
     /// # Errors
     /// [`SchemaError`] for the names; errors of the log.
     pub fn drop_index(&self, name: &str, index: &str, options: DdlOptions) -> Result<DropReport> {
-        DropReport::of(|| {
-            let metadata_lock = self.lock_table(name, options)?;
-            self.change_schemas(&metadata_lock, options, |record| {
-                let place = record.indexes.iter().position(|other| *other.name == *index);
-                let missing = || SchemaError::NoIndex { table: name.into(), index: index.into() };
-                record.indexes.remove(place.ok_or_else(missing)?);
-                Ok(())
-            })
-        })
+        self.run(DdlStatement::DropIndex { table: name.into(), index: index.into() }, options)
     }
 
     /// Makes a table without a name or a record. It exists as long as its owner holds it.

@@ -388,7 +388,8 @@ impl<'a> MetadataLock<'a> {
         self.held.binary_search_by(|(held, _)| (*held).cmp(name))
     }
 
-    fn place(&self, name: &str) -> usize {
+    /// Returns the place of a name, which is locked, among the locked names.
+    pub(super) fn place(&self, name: &str) -> usize {
         self.find(name).expect("the name is locked")
     }
 
@@ -420,6 +421,11 @@ impl<'a> MetadataLock<'a> {
         self.names.renames.lock().unpublished.extend(names);
     }
 
+    /// Returns whether a rename was announced.
+    pub(super) fn is_renaming(&self) -> bool {
+        self.renames
+    }
+
     /// Downgrades the lock: lookups find the names with their old meanings. Other statements still wait.
     pub(super) fn downgrade(&self) {
         self.mark(Mark::Shared);
@@ -436,16 +442,19 @@ impl<'a> MetadataLock<'a> {
         self.held.iter().map(|(name, table)| (*name, table.as_ref()))
     }
 
-    /// Sets all locked names to mean nothing, and releases the lock. Passes on the tables that they meant.
-    pub(super) fn remove_tables(mut self, removed: impl FnMut(Arc<Table>)) {
+    /// Sets all locked names to mean nothing.
+    pub(super) fn set_all_unused(&mut self) {
         self.held.iter_mut().for_each(|(_, table)| *table = None);
-        self.publish(removed);
     }
 
-    /// Sets the name to mean a table that had another name before.
-    pub(super) fn set_moved(&mut self, name: &str, table: Arc<Table>) {
-        debug_assert!(self.renames, "a table is renamed and its rename was not announced");
-        self.set(name, Some(table));
+    /// Sets the meanings of all locked names, in their order.
+    pub(super) fn set_all(&mut self, tables: impl Iterator<Item = Option<Arc<Table>>>) {
+        self.held.iter_mut().zip(tables).for_each(|(held, table)| held.1 = table);
+    }
+
+    /// Publishes the meanings of the names, and releases the lock. Passes on the tables that the names meant before.
+    pub(super) fn publish_names(mut self, before: impl FnMut(Arc<Table>)) {
+        self.publish(before);
     }
 
     /// Sets the meaning of the name.
@@ -524,15 +533,15 @@ mod tests {
         let table = metadata_lock.table(from).unwrap().clone();
         metadata_lock.begin_rename();
         metadata_lock.set(from, None);
-        metadata_lock.set_moved(to, table);
+        metadata_lock.set(to, Some(table));
     }
 
     fn swap(names: &Names, a: &str, b: &str) {
         let mut metadata_lock = names.lock_names(&[a, b], None).unwrap();
         let [table_a, table_b] = [a, b].map(|name| metadata_lock.table(name).unwrap().clone());
         metadata_lock.begin_rename();
-        metadata_lock.set_moved(a, table_b);
-        metadata_lock.set_moved(b, table_a);
+        metadata_lock.set(a, Some(table_b));
+        metadata_lock.set(b, Some(table_a));
     }
 
     #[test]
@@ -577,7 +586,9 @@ mod tests {
     }
 
     fn drop_table(names: &Names, name: &str) {
-        names.lock_names(&[name], None).unwrap().remove_tables(drop);
+        let mut metadata_lock = names.lock_names(&[name], None).unwrap();
+        metadata_lock.set_all_unused();
+        metadata_lock.publish_names(drop);
     }
 
     #[test]
@@ -650,7 +661,7 @@ mod tests {
         assert_eq!(listed(&|_| {}), ["p b"]);
         assert_eq!(listed(&|visit| visit("p a")), ["p b"]);
         metadata_lock.set("p b", None);
-        metadata_lock.set_moved("p a", table);
+        metadata_lock.set("p a", Some(table));
         let metadata_lock = core::cell::Cell::new(Some(metadata_lock));
         assert_eq!(listed(&|_| drop(metadata_lock.take())), ["p a"]);
         assert_eq!(listed(&|visit| visit("p a")), ["p a"]);

@@ -61,7 +61,7 @@ impl Catalog {
     /// # Errors
     /// As [`Catalog::truncate_table`]; too many tables for one group of the log.
     pub fn truncate_tables_with_prefix(&self, prefix: &str, options: DdlOptions) -> Result<DropReport> {
-        self.on_prefix(prefix, options, |locked| self.truncate_locked(&locked, options))
+        self.on_prefix(prefix, options, |locked| self.truncate_locked(locked, options))
     }
 
     /// Takes the metadata locks on all tables with a prefix, and runs a statement on them. Its report counts the work

@@ -28,10 +28,6 @@ use crate::{
     txn::{StatementLock, locks::TableMode},
 };
 
-/// A statement's list of up to this many trees is on the stack. Directly after many tables were freed, a request for
-/// memory can cost glibc hundreds of microseconds.
-pub(super) const TREES_ON_STACK: usize = 64;
-
 /// The result of a drop.
 #[derive(Clone, Debug, Default)]
 pub struct DropReport {
@@ -78,54 +74,53 @@ impl Drop for UnfinishedStatement<'_> {
 }
 
 impl Catalog {
-    /// Closes the gates of tables under this statement's metadata lock, while no transaction has locked any of them.
-    /// The returned locks block transactions that request locks on these tables.
+    /// Closes the gates of tables under this statement's metadata lock, while no transaction has locked any of them, or
+    /// any of `moved`. The returned locks block transactions that request locks on these tables.
     ///
     /// The names remain visible during a wait. In the common case there is no such transaction, and the only cost is a
     /// check.
     pub(super) fn close_gates<'c, 't>(
         &'c self,
         metadata_lock: &MetadataLock<'_>,
-        tables: &[&'t Table],
+        tables: impl Iterator<Item = &'t Table> + Clone,
+        moved: &[&'t Table],
         options: DdlOptions,
     ) -> Result<(SmallVec<[Closed<'t>; 1]>, Option<StatementLock<'c>>)> {
-        let mut lock = None;
+        let mut lock = self.lock_out(metadata_lock, tables.clone().chain(moved.iter().copied()), options)?;
         loop {
-            if lock.is_none() {
-                lock = self.lock_out(metadata_lock, tables, options)?;
-            }
-            let closed = Gate::close_all(tables.iter().map(|table| table.gate()));
-            assert!(closed.len() == tables.len(), "a table's gate is not closed");
+            let closed = Gate::close_all(tables.clone().map(Table::gate));
             debug_assert!(
-                closed.iter().zip(tables).all(|(closed, table)| closed.is_of(table.gate())),
-                "a closed gate is that of another table"
+                closed.len() == tables.clone().count()
+                    && closed.iter().zip(tables.clone()).all(|(closed, table)| closed.is_of(table.gate())),
+                "a table's gate is not closed, or a closed gate is that of another table"
             );
             // A transaction that has locked one since the check has changed something, or is about to.
-            if lock.is_some() || !self.are_locked(tables) {
+            if lock.is_some() || !self.are_locked(tables.clone()) {
                 return Ok((closed, lock));
             }
+            drop(closed);
+            lock = self.lock_out(metadata_lock, tables.clone().chain(moved.iter().copied()), options)?;
         }
     }
 
     /// Returns whether transactions have locked any of these tables.
-    fn are_locked(&self, tables: &[&Table]) -> bool {
-        let locks = self.transactions.lock_manager();
-        locks.is_any_table_locked(tables.iter().map(|table| table.space()))
+    fn are_locked<'t>(&self, tables: impl Iterator<Item = &'t Table>) -> bool {
+        self.transactions.lock_manager().is_any_table_locked(tables.map(Table::space))
     }
 
     /// Waits for the transactions that have locked tables under this statement's metadata lock, and then locks these
     /// tables exclusively. Returns `None` if there are none.
-    pub(super) fn lock_out<'c>(
+    fn lock_out<'c, 't>(
         &'c self,
         metadata_lock: &MetadataLock<'_>,
-        tables: &[&Table],
+        tables: impl Iterator<Item = &'t Table> + Clone,
         options: DdlOptions,
     ) -> Result<Option<StatementLock<'c>>> {
-        if !self.are_locked(tables) {
+        if !self.are_locked(tables.clone()) {
             return Ok(None);
         }
         metadata_lock.downgrade();
-        let spaces = tables.iter().map(|table| table.space());
+        let spaces = tables.map(Table::space);
         let lock = self.transactions.lock_tables(spaces, TableMode::Exclusive, self.wait_left(options))?;
         metadata_lock.upgrade();
         Ok(Some(lock))

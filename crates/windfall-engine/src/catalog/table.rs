@@ -43,6 +43,11 @@ impl TableSchema {
         core::iter::once(&self.clustered).chain(&self.secondaries)
     }
 
+    /// Returns the number of its trees.
+    pub(super) fn tree_count(&self) -> usize {
+        1 + self.secondaries.len()
+    }
+
     /// Returns whether its trees are those of its record, in order.
     fn is_of_its_record(&self) -> bool {
         self.secondaries.len() == self.record.indexes.len()

@@ -124,7 +124,7 @@ impl Catalog {
         let schema = self.schema(record, &mut |space| Ok(new_space(space)))?;
         let mut unnamed = Unnamed::new(self, schema.clone());
         TableLoader::new(self, name, &schema).fill(rows, order)?;
-        let table = self.publish(metadata_lock, name, schema, encoded, options.flush)?;
+        let table = self.publish_table(metadata_lock, name, schema, encoded, options)?;
         unnamed.named = true;
         Ok(table)
     }

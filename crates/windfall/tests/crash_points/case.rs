@@ -17,8 +17,18 @@ pub(crate) struct History {
     pub mode: FlushLog,
     /// The number of crashes and recoveries before the run that is crashed at every point.
     pub before: u32,
-    /// Whether it builds high trees and has calls within calls.
-    pub high: bool,
+    pub script: Script,
+}
+
+/// What a history consists of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Script {
+    /// Statements and changes of rows of all kinds.
+    Mixed,
+    /// Changes of rows that build high trees, and calls within calls.
+    High,
+    /// Groups of statements.
+    Groups,
 }
 
 /// A crash point: before or during this disk operation, and what survives.
@@ -36,10 +46,12 @@ pub(crate) struct Case {
 
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let History { seed, steps, mode, before, high } = self.history;
+        let History { seed, steps, mode, before, script } = self.history;
         write!(f, "seed={seed} steps={steps} mode={mode:?} before={before}")?;
-        if high {
-            write!(f, " trees=high")?;
+        match script {
+            Script::Mixed => {}
+            Script::High => write!(f, " trees=high")?,
+            Script::Groups => write!(f, " statements=groups")?,
         }
         if let Some(group) = self.group {
             write!(f, " group={group}")?;
@@ -56,7 +68,7 @@ impl FromStr for Case {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let mut case = Self {
-            history: History { seed: 0, steps: 0, mode: FlushLog::Sync, before: 0, high: false },
+            history: History { seed: 0, steps: 0, mode: FlushLog::Sync, before: 0, script: Script::Mixed },
             crashes: Vec::new(),
             group: None,
         };
@@ -68,7 +80,8 @@ impl FromStr for Case {
                 "group" => case.group = Some(number(value)?),
                 "steps" => case.history.steps = number(value)? as usize,
                 "before" => case.history.before = number(value)? as u32,
-                "trees" if value == "high" => case.history.high = true,
+                "trees" if value == "high" => case.history.script = Script::High,
+                "statements" if value == "groups" => case.history.script = Script::Groups,
                 "mode" => {
                     let modes = [FlushLog::Sync, FlushLog::Write, FlushLog::Lazy];
                     let mode = modes.into_iter().find(|mode| format!("{mode:?}") == value);

@@ -18,9 +18,9 @@ mod suite;
 
 use std::{collections::BTreeMap, env::var, panic::catch_unwind};
 
-use case::{Case, History, VARIABLE};
+use case::{Case, History, Script, VARIABLE};
 use guard::{AGAIN, mix};
-use history::{Model, files, open, verify};
+use history::{Model, Step, files, open, verify};
 use suite::{Suite, left};
 use windfall::{
     Database, FlushLog, IndexOptions, TableOptions,
@@ -37,7 +37,7 @@ const ORDERS: u64 = 3;
 fn enumerate(seeds: core::ops::Range<u64>, steps: usize, mode: FlushLog, before: u32, at_least: u64) {
     let mut suite = Suite::new(verify);
     for seed in seeds {
-        suite.crash_everywhere(History { seed, steps, mode, before, high: false }, 1, ORDERS);
+        suite.crash_everywhere(History { seed, steps, mode, before, script: Script::Mixed }, 1, ORDERS);
     }
     assert_enough(&suite, at_least);
 }
@@ -64,7 +64,7 @@ fn later_runs_crash_at_every_operation() {
 
 #[test]
 fn runs_with_high_trees_crash_at_every_other_operation() {
-    let history = History { seed: 600, steps: 380, mode: FlushLog::Sync, before: 1, high: true };
+    let history = History { seed: 600, steps: 380, mode: FlushLog::Sync, before: 1, script: Script::High };
     // The trees must become high, and low again.
     let mut heights: BTreeMap<String, Vec<u32>> = BTreeMap::new();
     let mut live = open(&SimulatedDisk::new(1), 1).unwrap();
@@ -87,6 +87,21 @@ fn runs_with_high_trees_crash_at_every_other_operation() {
 }
 
 #[test]
+fn groups_crash_at_every_operation() {
+    let mut suite = Suite::new(verify);
+    for (seed, mode) in [(700, FlushLog::Sync), (701, FlushLog::Lazy)] {
+        let history = History { seed, steps: 150, mode, before: 1, script: Script::Groups };
+        // Most groups must be possible, and have several statements.
+        let mut live = open(&SimulatedDisk::new(1), 1).unwrap();
+        let groups = history.script(1);
+        let groups = groups.iter().filter(|step| live.apply(step).is_ok() && matches!(step, Step::Group(_)));
+        assert!(groups.count() > 30, "few of the groups are carried out");
+        suite.crash_everywhere(history, 1, ORDERS);
+    }
+    assert_enough(&suite, 2500);
+}
+
+#[test]
 fn runs_with_lazy_commits_crash_at_every_operation() {
     enumerate(300..301, 300, FlushLog::Lazy, 1, 800);
     enumerate(301..302, 300, FlushLog::Write, 1, 1200);
@@ -97,7 +112,7 @@ fn recoveries_crash_at_every_operation() {
     let mut suite = Suite::new(verify);
     for seed in 400..406 {
         let (mode, before) = (MODES[seed as usize % 3], seed as u32 % 2);
-        suite.crash_recoveries(History { seed, steps: 120, mode, before, high: false }, 61);
+        suite.crash_recoveries(History { seed, steps: 120, mode, before, script: Script::Mixed }, 61);
     }
     assert_enough(&suite, 1200);
 }
@@ -112,7 +127,7 @@ fn runs_crash_between_the_groups_of_a_write() {
             steps: 300,
             mode,
             before: seed as u32 % 2,
-            high: seed >= 509,
+            script: if seed >= 509 { Script::High } else { Script::Mixed },
         });
     }
     assert_enough(&suite, 2000);
@@ -176,7 +191,7 @@ fn soak() {
             steps: 50 + luck(1) as usize % 350,
             mode: MODES[[0, 0, 1, 2][luck(2) as usize % 4]],
             before: luck(3) as u32 % 4,
-            high: luck(5).is_multiple_of(4),
+            script: [Script::High, Script::Groups, Script::Mixed, Script::Mixed][luck(5) as usize % 4],
         };
         let mut suite = Suite::new(verify);
         suite.until = Some(end);
@@ -224,9 +239,9 @@ fn a_failure_names_the_command_that_runs_its_case_again() {
         panic.downcast_ref::<String>().expect("a text").clone()
     };
     for seed in 1..7 {
-        let (mode, high) = (MODES[seed as usize % 3], seed > 3);
+        let (script, steps) = if seed > 3 { (Script::High, 340) } else { (Script::Mixed, 200) };
         let history =
-            History { seed, steps: if high { 340 } else { 200 }, mode, before: seed as u32 % 2, high };
+            History { seed, steps, mode: MODES[seed as usize % 3], before: seed as u32 % 2, script };
         let message = text(&mut || {
             let mut suite = Suite::new(judge);
             if seed % 3 == 0 {
@@ -252,7 +267,7 @@ fn a_failure_names_the_command_that_runs_its_case_again() {
 
 #[test]
 fn a_case_is_read_as_it_is_written() {
-    let history = History { seed: 7, steps: 40, mode: FlushLog::Write, before: 3, high: true };
+    let history = History { seed: 7, steps: 40, mode: FlushLog::Write, before: 3, script: Script::High };
     let ways = [Survive::Nothing, Survive::Everything, Survive::Random(u64::MAX)];
     let case = Case { history, crashes: (1..).zip(ways).collect(), group: Some(4096) };
     assert_eq!(case.to_string().parse(), Ok(case.clone()));

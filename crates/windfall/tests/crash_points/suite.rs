@@ -7,9 +7,9 @@ use windfall::FlushLog;
 use windfall_sim::{SimulatedDisk, Survive};
 
 use crate::{
-    case::{Case, History},
+    case::{Case, History, Script},
     guard::{Guard, mix},
-    history::{Live, Model, Step, files, observe, open, script, script_of_high_trees},
+    history::{Live, Model, Step, files, observe, open, script, script_of_groups, script_of_high_trees},
 };
 
 /// The callback for a crash: the operation, the disk that it has left, and the states that may be there.
@@ -30,7 +30,11 @@ impl History {
     /// Returns the script of a run. Runs before the last are shorter.
     pub(crate) fn script(&self, run: u32) -> Vec<Step> {
         let steps = if run < self.before { self.steps.min(150) } else { self.steps };
-        let script = if self.high { script_of_high_trees } else { script };
+        let script = match self.script {
+            Script::Mixed => script,
+            Script::High => script_of_high_trees,
+            Script::Groups => script_of_groups,
+        };
         script(self.seed ^ u64::from(run) << 32, steps)
     }
 

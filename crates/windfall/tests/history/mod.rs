@@ -9,7 +9,8 @@ use core::ops::Range;
 use std::{collections::BTreeMap, fmt, io, sync::Arc};
 
 use windfall::{
-    Database, Error, IndexOptions, Options, Result, Session, Table, TableOptions, TransactionOptions,
+    Database, DdlGroup, Error, IndexOptions, Options, Result, Session, Table, TableOptions,
+    TransactionOptions,
     disk::{Disk, FileName},
     env::Env,
     error::UsageError,
@@ -73,6 +74,8 @@ pub(crate) enum Step {
     Truncate(String),
     Rename(String, String),
     Swap(String, String),
+    /// Creations, drops, truncations, renames, swaps and drops of indexes as one statement.
+    Group(Vec<Step>),
     CreateIndex(String),
     DropIndex(String),
     Put(String, Vec<u8>, Vec<u8>),
@@ -327,6 +330,46 @@ pub(crate) fn script_of_high_trees(seed: u64, steps: usize) -> Vec<Step> {
     script
 }
 
+/// Returns a history of groups of statements on a few tables, which get rows in between.
+#[allow(dead_code, reason = "only some tests need it")]
+pub(crate) fn script_of_groups(seed: u64, steps: usize) -> Vec<Step> {
+    let chance = SimulatedEnv::new(seed ^ 0x6409);
+    let draw = |n: u64| chance.random() % n;
+    let name = || format!("t{}", draw(5));
+    let mut script = vec![Step::Create("t0".into(), true), Step::Create("t1".into(), false)];
+    while script.len() < steps + 2 {
+        let stamp = (script.len() as u32).to_le_bytes();
+        let statement = |_| match draw(12) {
+            0..3 => Step::Create(name(), draw(2) == 0),
+            3 => Step::Drop(vec![name()]),
+            4 => Step::Truncate(name()),
+            5 => Step::DropIndex(name()),
+            6..9 => Step::Rename(name(), name()),
+            _ => Step::Swap(name(), name()),
+        };
+        script.push(match draw(9) {
+            // Of a few random statements most are refused, so they are drawn until they are not, with some patience.
+            0..3 => {
+                let model =
+                    script.iter().fold(Model::default(), |model, step| model.after(step).unwrap_or(model));
+                let group = || Step::Group((0..2 + draw(4)).map(statement).collect());
+                let drawn: Vec<Step> = (0..40).map(|_| group()).collect();
+                let fits = drawn.iter().find(|group| model.after(group).is_some());
+                fits.or(drawn.last()).unwrap().clone()
+            }
+            3 => Step::Checkpoint,
+            4 => Step::Settle,
+            5 => Step::CreateIndex(name()),
+            6 => Step::Number(name(), [&[1; 8][..], &stamp].concat()),
+            _ => {
+                let value = [&[draw(6) as u8; 8][..], &stamp, &vec![7; draw(400) as usize]].concat();
+                Step::Put(name(), format!("key {:03}", draw(60)).into_bytes(), value)
+            }
+        });
+    }
+    script
+}
+
 /// Prints values by their length and their first bytes, because there are many.
 impl fmt::Debug for Model {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -395,6 +438,7 @@ impl Model {
                 tables.insert(a.clone(), two);
                 tables.insert(b.clone(), one);
             }
+            Step::Group(steps) => return steps.iter().try_fold(next, |model, step| model.after(step)),
             Step::CreateIndex(t) => {
                 if core::mem::replace(&mut tables.get_mut(t)?.0, true) {
                     return None;
@@ -483,15 +527,31 @@ pub(crate) fn index() -> IndexOptions {
     IndexOptions::on_value(0..8)
 }
 
+fn definition(indexed: bool) -> TableOptions {
+    let options = TableOptions::default();
+    if indexed { options.index("i", index()) } else { options }
+}
+
+impl Step {
+    /// Adds a step to a group of statements.
+    fn add_to(&self, group: &mut DdlGroup) {
+        match self {
+            Self::Create(t, indexed) => group.create_table(t, definition(*indexed)),
+            Self::Drop(names) => names.iter().fold(group, |group, t| group.drop_table(t)),
+            Self::Truncate(t) => group.truncate_table(t),
+            Self::Rename(a, b) => group.rename_table(a, b),
+            Self::Swap(a, b) => group.swap_tables(a, b),
+            Self::DropIndex(t) => group.drop_index(t, "i"),
+            _ => unreachable!("{self:?} is no statement of a group"),
+        };
+    }
+}
+
 impl Live {
     pub(crate) fn apply(&mut self, step: &Step) -> Result<()> {
         let Self { db, env, .. } = self;
         match step {
-            Step::Create(t, indexed) => {
-                let options = TableOptions::default();
-                let options = if *indexed { options.index("i", index()) } else { options };
-                db.create_table(t, options).map(drop)
-            }
+            Step::Create(t, indexed) => db.create_table(t, definition(*indexed)).map(drop),
             Step::Load(t, true, count) => {
                 let options = TableOptions::default().index("i", index());
                 db.create_table_from(t, options, loaded_rows(*count).map(Ok)).map(drop)
@@ -509,6 +569,13 @@ impl Live {
             Step::Truncate(t) => db.truncate_table(t).map(drop),
             Step::Rename(a, b) => db.rename_table(a, b),
             Step::Swap(a, b) => db.swap_tables(a, b),
+            Step::Group(steps) => {
+                let mut group = db.ddl();
+                for step in steps {
+                    step.add_to(&mut group);
+                }
+                group.commit().map(drop)
+            }
             Step::CreateIndex(t) => db.create_index(t, "i", index()),
             Step::DropIndex(t) => db.drop_index(t, "i").map(drop),
             Step::Put(t, key, value) => db.table(t)?.put(key, value),

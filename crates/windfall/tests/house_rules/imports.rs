@@ -41,6 +41,7 @@ const LAYERS: &[&[&str]] = &[
     &["lab"],
     &[
         "database",
+        "ddl_group",
         "load",
         "metrics",
         "check",
