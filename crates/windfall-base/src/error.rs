@@ -85,6 +85,8 @@ pub enum Owner {
         /// The index.
         index: Arc<str>,
     },
+    /// The metadata of a table, where they have a tree of their own.
+    Metadata(Arc<str>),
 }
 
 impl fmt::Display for Owner {
@@ -93,6 +95,7 @@ impl fmt::Display for Owner {
             Self::Unknown => f.write_str("the table"),
             Self::Table(table) => write!(f, "table {table}"),
             Self::Index { table, index } => write!(f, "index {index} of table {table}"),
+            Self::Metadata(table) => write!(f, "the metadata of table {table}"),
         }
     }
 }
@@ -103,7 +106,7 @@ impl Owner {
     pub fn names(&self) -> (&str, Option<&str>) {
         match self {
             Self::Unknown => ("", None),
-            Self::Table(table) => (table, None),
+            Self::Table(table) | Self::Metadata(table) => (table, None),
             Self::Index { table, index } => (table, Some(index)),
         }
     }
@@ -119,7 +122,7 @@ impl Owner {
     /// Returns the name, for a message, of the key that is too long in a tree of this owner.
     fn key(&self) -> &'static str {
         match self {
-            Self::Unknown | Self::Table(_) => "the key",
+            Self::Unknown | Self::Table(_) | Self::Metadata(_) => "the key",
             Self::Index { .. } => "the index key, with the row's own key after it,",
         }
     }
@@ -127,7 +130,7 @@ impl Owner {
     /// Returns the name, for a message, of the part that the user must make shorter.
     fn part_of_key(&self) -> &'static str {
         match self {
-            Self::Unknown | Self::Table(_) => "it",
+            Self::Unknown | Self::Table(_) | Self::Metadata(_) => "it",
             Self::Index { .. } => "one of them",
         }
     }

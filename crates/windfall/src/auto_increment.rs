@@ -312,7 +312,7 @@ mod tests {
         temporary.raise_numbers(u64::MAX - 2).unwrap();
         assert_eq!(temporary.next_number().unwrap(), u64::MAX - 1);
         assert!(is_used_up(temporary.next_number(), 1));
-        assert_eq!((before, t.metadata()), (end(), vec![]));
+        assert_eq!((before, t.metadata().unwrap()), (end(), vec![]));
         assert_eq!(t.next_number().unwrap(), 1);
         assert!(end() > before);
         // Most numbers are not logged.

@@ -94,8 +94,10 @@ pub struct CheckReport {
 pub struct CheckedTree {
     /// The table; the system tree has none.
     pub table: String,
-    /// The index; none for the rows themselves (the clustered index).
+    /// The index; none for the rows themselves (the clustered index), and for metadata.
     pub index: Option<String>,
+    /// Whether it has the metadata of the table, which are too long for the table's record.
+    pub is_metadata: bool,
     /// The tablespace.
     pub space: SpaceId,
     /// Live entries.
@@ -179,7 +181,8 @@ fn block_table<'a>(
             (owner, index.form == EntryForm::Terminated)
         };
         let of_table = once((Owner::Table(name.clone()), true));
-        let owners = of_table.chain(schema.record.indexes.iter().map(of_index));
+        let of_metadata = once((Owner::Metadata(name.clone()), false));
+        let owners = of_table.chain(schema.record.indexes.iter().map(of_index)).chain(of_metadata);
         let tree = |((owner, has_all_rows), tree)| TableTree { owner, tree, has_all_rows };
         let trees: Vec<_> = owners.zip(schema.trees().map(|tree| &**tree)).map(tree).collect();
         // A check in one piece waits for purge, too.

@@ -54,7 +54,9 @@ impl TableOptions {
         self
     }
 
-    /// Keeps these bytes of the application with the table ([`Table::metadata`]).
+    /// Keeps these bytes of the application with the table ([`Table::metadata`]): at most 1 MiB. Up to an eighth of a
+    /// page, 2 KiB by default, they are in the table's record. Longer ones have a tree, and once written a file, of
+    /// their own.
     #[must_use]
     pub fn metadata(mut self, metadata: Vec<u8>) -> Self {
         self.definition.metadata = metadata;

@@ -1,18 +1,69 @@
-//! Several DDL statements as one atomic step ([`DdlGroup`]).
+//! Several DDL statements as one atomic step ([`DdlGroup`]), and several changes of a table as one statement
+//! ([`TableChanges`]).
 //!
 //! **Purpose.** Collects statements, and commits them with one record in the log and one sync.
 //!
 //! **Invariants.** Nothing happens before the commit: a group that is dropped, or refused, has changed nothing (test:
 //! `a_group_that_is_refused_has_changed_nothing`). All of a committed group is visible and durable at once (tests:
-//! `a_group_is_visible_as_one_step`, `groups_crash_at_every_operation`).
+//! `a_group_is_visible_as_one_step`, `groups_crash_at_every_operation`, `an_alteration_crashes_at_every_operation`).
 
 use tracing::debug;
 
 use crate::{
-    catalog::{DdlStatement, DropReport},
+    catalog::{self, DdlStatement, DropReport},
     database::{Database, TableOptions},
     error::Result,
+    tablespace::CounterKind,
 };
+
+/// Changes of a table, for [`Database::alter_table`] and [`DdlGroup::alter_table`]. They take effect in the order of
+/// the methods here, whatever the order of the calls.
+///
+/// An index is added by [`Database::create_index`], a statement of its own: it is filled while the table is in use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[must_use = "changes that are passed to no statement change nothing"]
+pub struct TableChanges {
+    changes: catalog::TableChanges,
+}
+
+impl TableChanges {
+    /// Drops a secondary index.
+    pub fn drop_index(mut self, name: &str) -> Self {
+        self.changes.drop_indexes.push(name.into());
+        self
+    }
+
+    /// Renames a secondary index. Several are renamed at once, so two may exchange their names. Handles of the index
+    /// stay valid.
+    pub fn rename_index(mut self, from: &str, to: &str) -> Self {
+        self.changes.rename_indexes.push((from.into(), to.into()));
+        self
+    }
+
+    /// Replaces the metadata, which may have 1 MiB ([`TableOptions::metadata`]).
+    pub fn metadata(mut self, metadata: Vec<u8>) -> Self {
+        self.changes.metadata = Some(metadata);
+        self
+    }
+
+    /// Sets the next auto-increment value, also to a lower one, as [`Table::set_numbers`](crate::Table::set_numbers).
+    pub fn numbers(mut self, next: u64) -> Self {
+        self.changes.numbers[CounterKind::AutoIncrement as usize] = Some(next);
+        self
+    }
+
+    /// Sets the next row id, as [`Table::set_row_ids`](crate::Table::set_row_ids).
+    pub fn row_ids(mut self, next: u64) -> Self {
+        self.changes.numbers[CounterKind::RowId as usize] = Some(next);
+        self
+    }
+
+    /// Renames the table.
+    pub fn name(mut self, name: &str) -> Self {
+        self.changes.name = Some(name.into());
+        self
+    }
+}
 
 /// DDL statements that take effect as one step: [`DdlGroup::commit`] makes all of them visible and durable at once, or
 /// none of them. Created by [`Database::ddl`].
@@ -63,6 +114,38 @@ impl Database {
     pub fn ddl(&self) -> DdlGroup {
         DdlGroup { db: self.clone(), statements: Vec::new() }
     }
+
+    /// Changes a table in any number of ways, in one atomic step with one durable commit. Waits as
+    /// [`Database::drop_table`] does; calls on the table wait until the changes are durable, and then continue. Returns
+    /// how many trees were dropped.
+    ///
+    /// # Errors
+    /// There is no table or index of a name, or a new name is taken or not allowed; the metadata are too long; a lock
+    /// timeout. Nothing has changed then, except that some numbers of a counter that was to be set may be skipped.
+    ///
+    /// # Examples
+    /// ```
+    /// # fn main() -> windfall::Result<()> {
+    /// # let folder = std::env::temp_dir().join(format!("windfall-alter-{}", std::process::id()));
+    /// # let db = windfall::Database::open(&folder, windfall::Options::default().buffer_pool_size(16 << 20))?;
+    /// use windfall::{IndexOptions, TableChanges, TableOptions};
+    ///
+    /// let options = TableOptions::default().index("by_town", IndexOptions::on_value(0..6));
+    /// let people = db.create_table("people", options)?;
+    /// let changes = TableChanges::default().rename_index("by_town", "by_city").metadata(vec![1; 100_000]);
+    /// db.alter_table("people", changes.numbers(1000).name("persons"))?;
+    /// assert_eq!(db.table("persons")?.metadata()?.len(), 100_000);
+    /// assert_eq!(people.next_number()?, 1000);
+    /// # db.close()?;
+    /// # std::fs::remove_dir_all(folder).ok();
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn alter_table(&self, name: &str, changes: TableChanges) -> Result<DropReport> {
+        let mut group = self.ddl();
+        group.alter_table(name, changes);
+        group.commit()
+    }
 }
 
 impl DdlGroup {
@@ -103,7 +186,12 @@ impl DdlGroup {
 
     /// Drops a secondary index, as [`Database::drop_index`].
     pub fn drop_index(&mut self, table: &str, name: &str) -> &mut Self {
-        self.add(DdlStatement::DropIndex { table: table.into(), index: name.into() })
+        self.alter_table(table, TableChanges::default().drop_index(name))
+    }
+
+    /// Changes a table, as [`Database::alter_table`].
+    pub fn alter_table(&mut self, name: &str, changes: TableChanges) -> &mut Self {
+        self.add(DdlStatement::Alter { name: name.into(), changes: changes.changes })
     }
 
     /// Returns the number of statements so far.

@@ -121,7 +121,7 @@ pub use catalog::DropReport;
 pub use check::{CheckReport, CheckedTree};
 pub use cursor::{Condition, Cursor, Seek};
 pub use database::{Database, IndexOptions, TableInfo, TableOptions};
-pub use ddl_group::DdlGroup;
+pub use ddl_group::{DdlGroup, TableChanges};
 pub use error::{Error, Result};
 pub use get_many::Values;
 pub use index::{Index, IndexCursor, IndexEntry, IndexItem, IndexKey, IndexRange, IndexRow};

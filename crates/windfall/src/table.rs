@@ -111,9 +111,16 @@ impl<A: Access> Table<A> {
         &self.name
     }
 
-    /// Returns the bytes that were stored with the table when it was created.
-    pub fn metadata(&self) -> Vec<u8> {
-        self.inner.with_schema(|schema| schema.record.metadata.clone())
+    /// Returns the bytes that the application has stored with the table ([`TableOptions::metadata`],
+    /// [`TableChanges::metadata`]). Long ones are read from their pages.
+    ///
+    /// # Errors
+    /// For metadata that are too long for the table's record: the table was dropped; damage, I/O.
+    ///
+    /// [`TableOptions::metadata`]: crate::TableOptions::metadata
+    /// [`TableChanges::metadata`]: crate::TableChanges::metadata
+    pub fn metadata(&self) -> Result<Vec<u8>> {
+        self.inner.metadata().map_err(|error| self.with_owner(error))
     }
 
     /// Returns the length of the longest key of a table without indexes, in bytes. With an index, the row's key and the
@@ -128,13 +135,15 @@ impl<A: Access> Table<A> {
     #[cold]
     pub(crate) fn with_owner(&self, error: Error) -> Error {
         error.of(|space| {
-            let index = self.inner.with_schema(|schema| {
+            let (index, is_metadata) = self.inner.with_schema(|schema| {
                 let index = schema.record.indexes.iter().find(|index| Some(index.space) == space);
-                index.map(|index| index.name.clone())
+                let metadata = schema.metadata.as_ref().map(|tree| tree.space().id());
+                (index.map(|index| index.name.clone()), space.is_some() && metadata == space)
             });
             let table = self.name.clone();
             match index {
                 Some(index) => Owner::Index { table, index },
+                None if is_metadata => Owner::Metadata(table),
                 None => Owner::Table(table),
             }
         })

@@ -147,7 +147,7 @@ impl World {
             Err(Error::Schema(SchemaError::NoTable(_))) => return None,
             Err(error) => panic!("looking for {name}: {error}"),
         };
-        let number = u64::from_be_bytes(table.metadata().try_into().expect("eight bytes"));
+        let number = u64::from_be_bytes(table.metadata().expect("metadata").try_into().expect("eight bytes"));
         let known = self.tables.lock().unwrap().get(&number).cloned();
         Some((known.unwrap_or_else(|| panic!("no thread created table {number}")), table))
     }

@@ -12,7 +12,8 @@ use std::{
 };
 
 use windfall::{
-    CountingAllocator, Database, DropReport, FlushLog, IndexOptions, Options, Result, Table, TableOptions,
+    CountingAllocator, Database, DropReport, FlushLog, IndexOptions, Options, Result, Table, TableChanges,
+    TableOptions,
     env::{RealEnv, Step},
 };
 use windfall_base::sync::work::{self, Work};
@@ -221,6 +222,30 @@ fn the_work_of_a_drop_depends_on_nothing() -> Result<()> {
         }
     }
     assert!(seen.windows(2).all(|pair| pair[0] == pair[1]), "{seen:?} pages for the same drop");
+    Ok(())
+}
+
+/// A drop does not touch the metadata of the table, however long they are, and neither does their replacement.
+#[test]
+fn long_metadata_are_dropped_as_any_tree() -> Result<()> {
+    for is_written in [false, true] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let db = Database::open(folder.path(), options())?;
+        for name in ["dropped", "altered"] {
+            fill(&db.create_table(name, indexed().metadata(vec![7; 1 << 20]))?, 10)?;
+        }
+        if is_written {
+            db.checkpoint()?;
+        }
+        let height = db.metrics().system_tree_height;
+        await_rest(&db)?;
+        let report = db.drop_table("dropped")?;
+        assert_eq!(report.trees, 3, "rows, an index, and metadata");
+        assert_cheap("drop", &report, height);
+        let short = TableChanges::default().metadata(vec![1; 100]);
+        assert_cheap("alteration", &db.alter_table("altered", short)?, height);
+        assert_eq!(db.table("altered")?.metadata()?, vec![1; 100]);
+    }
     Ok(())
 }
 

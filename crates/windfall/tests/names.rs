@@ -1,7 +1,10 @@
 //! Names of tables and indexes that are as long as they may be, at every stage of a table's life.
 
+mod common;
+
 use std::sync::Arc;
 
+use common::with_record;
 use windfall::{Database, Error, IndexOptions, Options, Result, TableOptions, error::SchemaError};
 use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
 
@@ -97,13 +100,12 @@ fn tables_with_the_longest_names_and_records_are_swapped() -> Result<()> {
             .collect();
         // The largest record of all.
         let largest = page_size / 4 - 31;
-        let made =
-            |name: &str, size| db.create_table(name, TableOptions::default().metadata(vec![7; size])).is_ok();
+        let made = |name: &str, size| db.create_table(name, with_record(size, page_size, limit)).is_ok();
         assert!(!made("too large", largest + 1));
         for (n, name) in names.iter().enumerate() {
             assert!(made(name, [largest, 0, largest / 2, largest, 3][n % 5]), "{n}");
         }
-        let length = |name: &str| Ok::<_, Error>(db.table(name)?.metadata().len());
+        let length = |name: &str| Ok::<_, Error>(db.table(name)?.metadata()?.len());
         for step in 0..names.len() {
             for (n, one) in names.iter().enumerate() {
                 let other = &names[(n + 1 + step % 3) % names.len()];

@@ -181,6 +181,16 @@ pub enum UsageError {
         /// The limit in bytes.
         limit: usize,
     },
+    /// Metadata of a table that is too long.
+    #[error(
+        "the metadata of a table has {length} bytes, and may have at most {limit}: keep less with the table"
+    )]
+    MetadataTooLong {
+        /// The length of the metadata in bytes.
+        length: usize,
+        /// The limit in bytes.
+        limit: usize,
+    },
     /// The record of a table is longer than a page of the system tree allows.
     #[error(
         "the definition of table {table} would take {length} bytes, and with this page size it has room for {limit}: drop an \

@@ -74,7 +74,7 @@ fn table_for(db: &Database, name: &str, columns: &Columns, file: &str) -> Result
             Ok((db.create_table(name, engine::with_metadata(columns.to_metadata()?))?, true))
         }
         Err(other) => Err(other.into()),
-        Ok(table) => match Columns::from_metadata(&table.metadata()) {
+        Ok(table) => match Columns::from_metadata(&table.metadata()?) {
             Some(has) if has == *columns => Ok((table, false)),
             Some(has) => Err(Failure::message(format!(
                 "{name} has {}, and {file} has {}: give a file with the same header (--key and --delimiter say how to \

@@ -22,7 +22,7 @@ use crate::{
 pub(super) fn get(db: &Path, json: bool, options: &GetArgs) -> Result<ExitCode> {
     let (columns, value) = with_database(db, false, Commit::Sync, |db| {
         let table = db.table(&options.table)?;
-        Ok((Columns::from_metadata(&table.metadata()), table.get(options.key.as_bytes())?))
+        Ok((Columns::from_metadata(&table.metadata()?), table.get(options.key.as_bytes())?))
     })?;
     let key = options.key.as_bytes();
     let Some(value) = value else {
@@ -53,7 +53,7 @@ pub(super) fn get(db: &Path, json: bool, options: &GetArgs) -> Result<ExitCode> 
 pub(super) fn scan(db: &Path, json: bool, options: &ScanArgs) -> Result<ExitCode> {
     with_database(db, false, Commit::Sync, |db| {
         let table = db.table(&options.table)?;
-        let columns = Columns::from_metadata(&table.metadata());
+        let columns = Columns::from_metadata(&table.metadata()?);
         if json {
             scan_json(&table, columns.as_ref(), options)
         } else {

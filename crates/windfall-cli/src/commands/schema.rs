@@ -103,7 +103,7 @@ impl Listing {
     pub(crate) fn of(db: &Database) -> Result<Self> {
         let mut lines = Vec::new();
         for info in db.tables()? {
-            let columns = Columns::from_metadata(&db.table(&info.name)?.metadata());
+            let columns = Columns::from_metadata(&db.table(&info.name)?.metadata()?);
             lines.push((info, columns));
         }
         Ok(Self(lines))

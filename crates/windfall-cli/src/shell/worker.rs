@@ -243,7 +243,7 @@ impl Worker {
             return Err(Failure::message("a lock lasts as long as a transaction: `begin` one first"));
         }
         let table = self.db.table(name)?;
-        let columns = Columns::from_metadata(&table.metadata());
+        let columns = Columns::from_metadata(&table.metadata()?);
         let then = lock.map_or(LockWaitPolicy::Wait, |lock| lock.wait_policy);
         run(&table, open.as_ref().map(|trx| trx.table(&table).lock_wait_policy(then)), columns)
     }

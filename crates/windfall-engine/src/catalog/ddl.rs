@@ -15,10 +15,11 @@ use smallvec::SmallVec;
 use super::{
     ddl_options::DdlOptions,
     definition::TableDefinition,
-    group::DdlStatement,
+    filled::Filled,
+    group::{DdlStatement, TableChanges},
     names::MetadataLock,
     plan::Plan,
-    record::TableRecord,
+    record::{Metadata, TableRecord},
     state::{Catalog, new_space, no_table, record_key},
     statement::{DropReport, Dropped},
     table::{Table, TableSchema},
@@ -37,6 +38,7 @@ impl Catalog {
         &'a self,
         name: &'a str,
         definition: &TableDefinition,
+        filled: &mut Filled<'_>,
         options: DdlOptions,
     ) -> Result<(MetadataLock<'a>, TableRecord, Vec<u8>)> {
         self.check_name(name)?;
@@ -44,7 +46,11 @@ impl Catalog {
         if metadata_lock.table(name).is_some() {
             return Err(SchemaError::TableExists(name.into()).into());
         }
-        let record = self.new_record(definition)?;
+        if self.is_metadata_long(&definition.metadata) {
+            // Lookups need not wait until it is written: they find no table before the end.
+            metadata_lock.downgrade();
+        }
+        let record = self.new_record(definition, filled.metadata(&definition.metadata)?)?;
         let encoded = record.encode();
         self.check_length(name, encoded.len())?;
         Ok((metadata_lock, record, encoded))
@@ -83,9 +89,13 @@ impl Catalog {
         definition: &TableDefinition,
         options: DdlOptions,
     ) -> Result<Arc<Table>> {
-        let (metadata_lock, record, encoded) = self.lock_new_name(name, definition, options)?;
-        let schema = self.schema(record, &mut |space| Ok(new_space(space)))?;
-        self.publish_table(metadata_lock, name, schema, encoded, options)
+        let mut filled = Filled::new(self);
+        let (metadata_lock, record, encoded) = self.lock_new_name(name, definition, &mut filled, options)?;
+        let space = &mut |id| Ok(filled.space(id).unwrap_or_else(|| new_space(id)));
+        let schema = self.schema(record, space)?;
+        let table = self.publish_table(metadata_lock, name, schema, encoded, options)?;
+        filled.named();
+        Ok(table)
     }
 
     /// Drops tables as one step: all of them or, if one does not exist, none.
@@ -190,7 +200,8 @@ impl Catalog {
     /// # Errors
     /// [`SchemaError`] for the names; errors of the log.
     pub fn drop_index(&self, name: &str, index: &str, options: DdlOptions) -> Result<DropReport> {
-        self.run(DdlStatement::DropIndex { table: name.into(), index: index.into() }, options)
+        let changes = TableChanges { drop_indexes: vec![index.into()], ..TableChanges::default() };
+        self.run(DdlStatement::Alter { name: name.into(), changes }, options)
     }
 
     /// Makes a table without a name or a record. It exists as long as its owner holds it.
@@ -198,7 +209,10 @@ impl Catalog {
     /// # Errors
     /// [`SchemaError`] for the names of its indexes.
     pub fn temporary_table(&self, definition: &TableDefinition) -> Result<Arc<Table>> {
-        let record = self.new_record(definition)?;
+        Self::check_metadata(&definition.metadata)?;
+        // It is never stored.
+        let metadata = Metadata::Inline(definition.metadata.clone());
+        let record = self.new_record(definition, metadata)?;
         let space = &mut |id| Ok(Arc::new(Space::new(id, Durability::Temporary)));
         let schema = self.schema(record, space)?;
         Ok(Table::new(schema, self.hashed.load(SeqCst)))

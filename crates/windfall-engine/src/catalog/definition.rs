@@ -8,7 +8,7 @@
 
 use super::{
     key::KeySpec,
-    record::{IndexRecord, TableRecord},
+    record::{IndexRecord, Metadata, TableRecord},
     state::Catalog,
 };
 use crate::{
@@ -45,7 +45,8 @@ impl Catalog {
         index.key.check_for(index.form, &index.name)
     }
 
-    pub(super) fn new_record(&self, definition: &TableDefinition) -> Result<TableRecord> {
+    /// Makes the record of a new table with this metadata.
+    pub(super) fn new_record(&self, definition: &TableDefinition, metadata: Metadata) -> Result<TableRecord> {
         let mut indexes = Vec::with_capacity(definition.indexes.len());
         for (n, index) in definition.indexes.iter().enumerate() {
             self.check_index(index)?;
@@ -56,13 +57,7 @@ impl Catalog {
             indexes.push(self.new_index(index)?);
         }
         let clustered = self.transactions.ids().space()?;
-        Ok(TableRecord {
-            id: clustered.0,
-            version: 1,
-            clustered,
-            metadata: definition.metadata.clone(),
-            indexes,
-        })
+        Ok(TableRecord { id: clustered.0, version: 1, clustered, metadata, indexes })
     }
 
     /// Refuses a definition if its record, which has this length, does not fit in the system tree.

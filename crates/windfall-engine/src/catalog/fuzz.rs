@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{IndexRecord, KeyPart, KeySpec, TableRecord};
+use super::{IndexRecord, KeyPart, KeySpec, Metadata, TableRecord};
 use crate::{ids::SpaceId, txn::EntryForm};
 
 /// Decodes a table's record.
@@ -16,7 +16,8 @@ pub fn table(data: &[u8]) {
     assert_eq!(record.encode(), data);
     let spaces: BTreeSet<_> = record.spaces().collect();
     let names: BTreeSet<_> = record.indexes.iter().map(|index| index.name.clone()).collect();
-    assert!(spaces.len() == 1 + record.indexes.len() && names.len() == record.indexes.len());
+    let trees = 1 + record.indexes.len() + usize::from(matches!(record.metadata, Metadata::Long(_)));
+    assert!(spaces.len() == trees && names.len() == record.indexes.len());
 }
 
 /// Returns records of tables with and without indexes.
@@ -32,7 +33,10 @@ pub fn table_seeds() -> Vec<Vec<u8>> {
     [vec![], vec![index(91, parts)], vec![index(91, vec![]), index(92, vec![KeyPart::Field { number: 0 }])]]
         .into_iter()
         .map(|indexes| {
-            let metadata = b"rows\x01anything"[..indexes.len() * 5].to_vec();
+            let metadata = match indexes.len() {
+                1 => Metadata::Long(SpaceId(99)),
+                n => Metadata::Inline(b"rows\x01anything"[..n * 5].to_vec()),
+            };
             TableRecord { id: 4, version: 7, clustered: SpaceId(90), metadata, indexes }.encode()
         })
         .collect()

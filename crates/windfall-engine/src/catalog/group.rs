@@ -15,9 +15,10 @@ use smallvec::SmallVec;
 use super::{
     ddl_options::DdlOptions,
     definition::TableDefinition,
+    filled::Filled,
     names::MetadataLock,
-    plan::Plan,
-    record::TableRecord,
+    plan::{NextNumber, Plan},
+    record::{Metadata, TableRecord},
     state::{Catalog, new_space, no_table, record_key},
     statement::{DropReport, Dropped},
     table::Table,
@@ -26,6 +27,7 @@ use crate::{
     error::{Result, SchemaError},
     sync::Arc,
     system::Change,
+    tablespace::CounterKind,
 };
 
 /// A statement of a group.
@@ -64,13 +66,28 @@ pub enum DdlStatement {
         /// The other name.
         b: String,
     },
-    /// Drops a secondary tree.
-    DropIndex {
+    /// Changes a table.
+    Alter {
         /// The name of the table.
-        table: String,
-        /// The name of the index.
-        index: String,
+        name: String,
+        /// The changes.
+        changes: TableChanges,
     },
+}
+
+/// Changes of one table, in this order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TableChanges {
+    /// Indexes to drop.
+    pub drop_indexes: Vec<String>,
+    /// Indexes to rename, all at once, each with its new name.
+    pub rename_indexes: Vec<(String, String)>,
+    /// New metadata.
+    pub metadata: Option<Vec<u8>>,
+    /// The next numbers of the counters, by [`CounterKind`].
+    pub numbers: [Option<u64>; CounterKind::ALL.len()],
+    /// The new name.
+    pub name: Option<String>,
 }
 
 impl DdlStatement {
@@ -78,7 +95,7 @@ impl DdlStatement {
     fn names(&self) -> impl Iterator<Item = &str> {
         let (one, other) = match self {
             Self::Create { name, .. } | Self::Drop { name, .. } | Self::Truncate { name } => (name, None),
-            Self::DropIndex { table, .. } => (table, None),
+            Self::Alter { name, changes } => (name, changes.name.as_ref()),
             Self::Rename { from, to } => (from, Some(to)),
             Self::Swap { a, b } => (a, Some(b)),
         };
@@ -86,17 +103,22 @@ impl DdlStatement {
     }
 
     fn renames(&self) -> bool {
-        matches!(self, Self::Rename { .. } | Self::Swap { .. })
+        match self {
+            Self::Rename { .. } | Self::Swap { .. } => true,
+            Self::Alter { changes, .. } => changes.name.is_some(),
+            Self::Create { .. } | Self::Drop { .. } | Self::Truncate { .. } => false,
+        }
     }
 }
 
 /// A table, as the statements so far leave it.
-#[derive(Clone)]
 struct Draft<'t> {
     /// The table, unless the group creates it.
     table: Option<&'t Arc<Table>>,
     /// Its record, if the group creates or changes the table.
     record: Option<TableRecord>,
+    /// The next numbers that its counters get.
+    numbers: [Option<u64>; CounterKind::ALL.len()],
 }
 
 impl Draft<'_> {
@@ -109,6 +131,32 @@ impl Draft<'_> {
             record.version += 1;
             record
         })
+    }
+
+    /// Drops indexes, and renames others.
+    fn change_indexes(&mut self, name: &str, changes: &TableChanges) -> Result<()> {
+        if changes.drop_indexes.is_empty() && changes.rename_indexes.is_empty() {
+            return Ok(());
+        }
+        let record = self.record();
+        let place = |record: &TableRecord, index: &str| {
+            let missing = || SchemaError::NoIndex { table: name.into(), index: index.into() };
+            record.indexes.iter().position(|other| *other.name == *index).ok_or_else(missing)
+        };
+        for index in &changes.drop_indexes {
+            let place = place(record, index)?;
+            record.indexes.remove(place);
+        }
+        let renamed = changes.rename_indexes.iter().map(|(from, to)| Ok((place(record, from)?, to)));
+        for (place, to) in renamed.collect::<Result<Vec<_>>>()? {
+            record.indexes[place].name = (**to).into();
+        }
+        for (n, index) in record.indexes.iter().enumerate() {
+            if record.indexes[..n].iter().any(|other| other.name == index.name) {
+                return Err(SchemaError::IndexExists { table: name.into(), index: index.name.clone() }.into());
+            }
+        }
+        Ok(())
     }
 }
 
@@ -126,14 +174,16 @@ struct Drafts<'t, 'n> {
     catalog: &'t Catalog,
     locked: &'t MetadataLock<'n>,
     all: Vec<Option<Draft<'t>>>,
+    /// The trees that are filled for the tables.
+    filled: Filled<'t>,
     plan: Plan<'t>,
 }
 
 impl<'t, 'n> Drafts<'t, 'n> {
     fn new(catalog: &'t Catalog, locked: &'t MetadataLock<'n>) -> Self {
-        let draft = |table: &'t Arc<Table>| Draft { table: Some(table), record: None };
+        let draft = |table: &'t Arc<Table>| Draft { table: Some(table), record: None, numbers: [None; 2] };
         let all = locked.tables().map(|(_, table)| table.map(draft)).collect();
-        Self { catalog, locked, all, plan: Plan::default() }
+        Self { catalog, locked, all, filled: Filled::new(catalog), plan: Plan::default() }
     }
 
     /// Returns what a name means now.
@@ -157,8 +207,9 @@ impl<'t, 'n> Drafts<'t, 'n> {
             DdlStatement::Create { name, definition } => {
                 self.catalog.check_name(name)?;
                 self.check_free(name)?;
-                let record = self.catalog.new_record(definition)?;
-                *self.at(name) = Some(Draft { table: None, record: Some(record) });
+                let metadata = self.metadata(&definition.metadata)?;
+                let record = self.catalog.new_record(definition, metadata)?;
+                *self.at(name) = Some(Draft { table: None, record: Some(record), numbers: [None; 2] });
             }
             DdlStatement::Drop { name, if_exists } => match self.at(name).take() {
                 Some(draft) => self.plan.dropped.extend(draft.table.map(|table| &**table)),
@@ -167,38 +218,97 @@ impl<'t, 'n> Drafts<'t, 'n> {
             },
             DdlStatement::Truncate { name } => {
                 let catalog = self.catalog;
-                catalog.renew_trees(self.existing(name)?.record())?;
+                let draft = self.existing(name)?;
+                draft.numbers = [None; 2];
+                catalog.renew_trees(draft.record())?;
             }
-            DdlStatement::Rename { from, to } => {
-                self.catalog.check_name(to)?;
-                self.existing(from)?;
-                self.check_free(to)?;
-                *self.at(to) = self.at(from).take();
-            }
+            DdlStatement::Rename { from, to } => self.rename(from, to)?,
             DdlStatement::Swap { a, b } => {
                 self.existing(a)?;
                 self.existing(b)?;
                 let (a, b) = (self.locked.place(a), self.locked.place(b));
                 self.all.swap(a, b);
             }
-            DdlStatement::DropIndex { table, index } => {
-                let draft = self.existing(table)?;
-                let missing = || SchemaError::NoIndex { table: (**table).into(), index: (**index).into() };
-                let record = draft.record();
-                let place = record.indexes.iter().position(|other| *other.name == **index);
-                record.indexes.remove(place.ok_or_else(missing)?);
+            DdlStatement::Alter { name, changes } => {
+                for (_, to) in &changes.rename_indexes {
+                    self.catalog.check_name(to)?;
+                }
+                self.existing(name)?.change_indexes(name, changes)?;
+                if let Some(metadata) = &changes.metadata {
+                    let metadata = self.metadata(metadata)?;
+                    self.existing(name)?.record().metadata = metadata;
+                }
+                for (kind, next) in CounterKind::ALL.into_iter().zip(changes.numbers) {
+                    if let Some(next) = next {
+                        let draft = self.existing(name)?;
+                        draft.record();
+                        draft.numbers[kind as usize] = Some(next.max(1));
+                    }
+                }
+                if let Some(to) = &changes.name {
+                    self.rename(name, to)?;
+                }
             }
+        }
+        Ok(())
+    }
+
+    fn rename(&mut self, from: &str, to: &str) -> Result<()> {
+        self.catalog.check_name(to)?;
+        self.existing(from)?;
+        self.check_free(to)?;
+        *self.at(to) = self.at(from).take();
+        Ok(())
+    }
+
+    /// Returns metadata for a record. Until long metadata is written, lookups need not wait for the statement.
+    fn metadata(&mut self, metadata: &[u8]) -> Result<Metadata> {
+        if !self.catalog.is_metadata_long(metadata) {
+            return self.filled.metadata(metadata);
+        }
+        self.locked.downgrade();
+        let metadata = self.filled.metadata(metadata);
+        self.locked.upgrade();
+        metadata
+    }
+
+    /// Plans the next numbers of the counters of a table, if it gets some. The clustered tree must have a header.
+    fn plan_numbers(&mut self, draft: &Draft<'t>) -> Result<()> {
+        let Draft { table, record: Some(record), numbers } = draft else { return Ok(()) };
+        if numbers.iter().all(Option::is_none) {
+            return Ok(());
+        }
+        let tree = match table {
+            Some(table) if table.space() == record.clustered => {
+                let tree = table.with_schema(|schema| schema.clustered.clone());
+                self.catalog.ensure_header(&tree)?;
+                tree
+            }
+            _ => self.filled.tree_with_header(record.clustered)?,
+        };
+        for (kind, next) in CounterKind::ALL.into_iter().zip(*numbers) {
+            let next = next.map(|next| NextNumber {
+                table: table.map(|table| &**table),
+                tree: tree.clone(),
+                kind,
+                next,
+            });
+            self.plan.numbers.extend(next);
         }
         Ok(())
     }
 
     /// Returns the plan that makes of the tables what the statements have made of the drafts, and the new meanings of
     /// the names.
-    fn plan(self) -> Result<(Plan<'t>, Vec<Meaning>)> {
-        let Self { catalog, locked, all, mut plan } = self;
+    fn plan(mut self) -> Result<(Plan<'t>, Vec<Meaning>, Filled<'t>)> {
+        let all = core::mem::take(&mut self.all);
+        for draft in all.iter().flatten() {
+            self.plan_numbers(draft)?;
+        }
+        let Self { catalog, locked, filled, mut plan, .. } = self;
         let mut meanings = Vec::with_capacity(all.len());
         for ((name, before), draft) in locked.tables().zip(all) {
-            let Some(Draft { table, record }) = draft else {
+            let Some(Draft { table, record, .. }) = draft else {
                 plan.records.extend(before.map(|_| Change::remove(record_key(name))));
                 meanings.push(Meaning::Nothing);
                 continue;
@@ -221,7 +331,8 @@ impl<'t, 'n> Drafts<'t, 'n> {
                 (Some(_), None) => {}
                 (None, record) => {
                     let record = record.expect("a table that a group creates has a record");
-                    plan.created.push(catalog.schema(record, &mut |space| Ok(new_space(space)))?);
+                    let space = &mut |id| Ok(filled.space(id).unwrap_or_else(|| new_space(id)));
+                    plan.created.push(catalog.schema(record, space)?);
                 }
             }
             meanings.push(table.map_or(Meaning::New, |table| Meaning::Table(table.clone())));
@@ -232,7 +343,8 @@ impl<'t, 'n> Drafts<'t, 'n> {
             plan.records.len(),
             meanings.len()
         );
-        Ok((plan, meanings))
+        plan.filled.extend(filled.spaces().cloned());
+        Ok((plan, meanings, filled))
     }
 }
 
@@ -255,11 +367,16 @@ impl Catalog {
         let (done, meanings) = {
             let mut drafts = Drafts::new(self, &locked);
             statements.iter().try_for_each(|statement| drafts.apply(statement))?;
-            let (plan, meanings) = drafts.plan()?;
+            let (plan, meanings, filled) = drafts.plan()?;
             if plan.records.is_empty() {
+                // Whatever was filled has no name.
                 return Ok(Dropped::NOTHING);
             }
-            (self.carry_out(&locked, plan, options)?, meanings)
+            let named = plan.spaces();
+            let done = self.carry_out(&locked, plan, options)?;
+            // Trees of tables that the group has dropped again, or given other metadata, have no name.
+            filled.named_are(&named);
+            (done, meanings)
         };
         let mut created = done.created.iter().cloned();
         let tables = meanings.into_iter().map(|meaning| match meaning {

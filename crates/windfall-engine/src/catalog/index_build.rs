@@ -243,7 +243,7 @@ impl Catalog {
         self.change(&mut [Change::put(record_key(name), record.encode())], &[], mode)?.1.finished();
         let mut secondaries = old.secondaries.clone();
         secondaries.push(tree.clone());
-        Ok(TableSchema { record, clustered: old.clustered.clone(), secondaries, row_log: None })
+        Ok(TableSchema { record, secondaries, row_log: None, ..old.clone() })
     }
 }
 

@@ -519,7 +519,10 @@ mod tests {
     use windfall_sim::SimulatedEnv;
 
     use super::{
-        super::{record::TableRecord, table::TableSchema},
+        super::{
+            record::{Metadata, TableRecord},
+            table::TableSchema,
+        },
         *,
     };
     use crate::{engine::test_engine::lone_tree, store::Tree};
@@ -580,8 +583,15 @@ mod tests {
 
     fn table_of(tree: &Arc<Tree>) -> Arc<Table> {
         let clustered = tree.space().id();
-        let record = TableRecord { id: 1, version: 1, clustered, metadata: Vec::new(), indexes: Vec::new() };
-        let schema = TableSchema { record, clustered: tree.clone(), secondaries: Vec::new(), row_log: None };
+        let record =
+            TableRecord { id: 1, version: 1, clustered, metadata: Metadata::default(), indexes: Vec::new() };
+        let schema = TableSchema {
+            record,
+            clustered: tree.clone(),
+            secondaries: Vec::new(),
+            metadata: None,
+            row_log: None,
+        };
         Table::new(schema, false)
     }
 

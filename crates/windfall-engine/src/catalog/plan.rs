@@ -28,11 +28,13 @@ use super::{
     table::{Table, TableSchema},
 };
 use crate::{
+    buffer::Space,
     error::Result,
     ids::{Lsn, SpaceId},
     store::Tree,
     sync::{Arc, atomic::Ordering::SeqCst},
     system::Change,
+    tablespace::CounterKind,
     txn::StatementLock,
 };
 
@@ -46,14 +48,28 @@ pub(super) struct Plan<'t> {
     /// The tables that end.
     pub(super) dropped: SmallVec<[&'t Table; 1]>,
     /// The tables that get another record. Trees that it no longer names are dropped; trees that it newly names are
-    /// empty.
+    /// empty, unless they were filled before.
     pub(super) changed: SmallVec<[(&'t Table, TableRecord); 1]>,
     /// The tables that get another name and nothing else: calls on them continue.
     pub(super) moved: SmallVec<[&'t Table; 1]>,
     /// The tables that begin.
     pub(super) created: SmallVec<[TableSchema; 1]>,
+    /// Tablespaces of new trees that were filled before.
+    pub(super) filled: SmallVec<[Arc<Space>; 1]>,
+    /// The next numbers that counters get.
+    pub(super) numbers: Vec<NextNumber<'t>>,
     /// The changes of records that make all of it durable.
     pub(super) records: SmallVec<[Change; 1]>,
+}
+
+/// The next number that a counter gets.
+pub(super) struct NextNumber<'t> {
+    /// The table, unless it begins with this statement.
+    pub(super) table: Option<&'t Table>,
+    /// The clustered tree, which has a header.
+    pub(super) tree: Arc<Tree>,
+    pub(super) kind: CounterKind,
+    pub(super) next: u64,
 }
 
 /// A plan that was carried out: what is left is to set and publish the names.
@@ -68,6 +84,18 @@ pub(super) struct Done<'c> {
     statement: UnfinishedStatement<'c>,
 }
 
+impl Plan<'_> {
+    /// Returns the tablespaces that its new records name, if some were filled.
+    pub(super) fn spaces(&self) -> Vec<SpaceId> {
+        if self.filled.is_empty() {
+            return Vec::new();
+        }
+        let created = self.created.iter().map(|schema| &schema.record);
+        let records = self.changed.iter().map(|(_, record)| record).chain(created);
+        records.flat_map(TableRecord::spaces).collect()
+    }
+}
+
 impl Catalog {
     /// Commits a plan, and carries it out in memory, except for the names.
     pub(super) fn carry_out(
@@ -76,7 +104,7 @@ impl Catalog {
         plan: Plan<'_>,
         options: DdlOptions,
     ) -> Result<Done<'_>> {
-        let Plan { dropped, changed, moved, created, mut records } = plan;
+        let Plan { dropped, changed, moved, created, filled, numbers, mut records } = plan;
         let closing = dropped.iter().copied().chain(changed.iter().map(|(table, _)| *table));
         let (mut closed, lock) = self.close_gates(metadata_lock, closing, &moved, options)?;
         let (closed_dropped, closed_changed) = closed.split_at_mut(dropped.len());
@@ -104,8 +132,13 @@ impl Catalog {
             );
             schema.trees().for_each(|tree| new_tree(tree));
         }
+        for number in &numbers {
+            // The next request reads the ceiling again: that of before if the statement fails, which only skips some
+            // numbers. A close of the database that comes meanwhile writes none.
+            number.table.iter().for_each(|table| table.restart_counter(number.kind));
+        }
         // If this fails, nothing has changed, or the database is poisoned.
-        let (lsn, statement) = self.change(&mut records, &ids, options.flush)?;
+        let (lsn, statement) = self.change_with_numbers(&mut records, &numbers, &ids, options.flush)?;
         let hashed = self.hashed.load(SeqCst);
         let created = created.into_iter().map(|schema| Table::new(schema, hashed)).collect();
         if !is_drop {
@@ -115,17 +148,19 @@ impl Catalog {
             let schema = table.closed_schema(closed);
             let kept = |id| schema.trees().find(|tree| tree.space().id() == id).cloned();
             let new = |id| {
-                let tree = self.tree(new_space(id));
+                let space = filled.iter().find(|space| space.id() == id).cloned();
+                let tree = self.tree(space.unwrap_or_else(|| new_space(id)));
                 new_tree(&tree);
                 tree
             };
             let tree = |id| kept(id).unwrap_or_else(|| new(id));
             let clustered = tree(record.clustered);
             let secondaries = record.indexes.iter().map(|index| tree(index.space)).collect();
+            let metadata = record.metadata.space().map(tree);
             // Detached before it leaves the table schema: until it is dropped it belongs to the table.
             let unnamed = |tree: &&Arc<Tree>| !record.names(tree.space().id());
             schema.trees().filter(unnamed).for_each(|tree| self.detach(tree, lsn));
-            let schema = TableSchema { record, clustered, secondaries, row_log: None };
+            let schema = TableSchema { record, clustered, secondaries, metadata, row_log: None };
             assert!(
                 schema.trees().all(|tree| !tree.space().is_dropped()),
                 "a table gets a tree that was dropped"

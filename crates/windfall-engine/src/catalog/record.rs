@@ -17,7 +17,7 @@
 //! | table id: does not change when the table is truncated or renamed | `u64` |
 //! | version: grows with every change of the definition | `u64` |
 //! | clustered tree's tablespace | `u64` |
-//! | metadata of the application | `bytes` |
+//! | metadata of the application | `bytes`; or the length `0xffff_ffff`, and the `u64` tablespace of a tree with it |
 //! | number of secondary trees | `u16` |
 //! | each: name `text`, tablespace `u64`, unique `u8`, form of its entries `u8` | |
 //! | form 0: number of key parts `u16`, each: kind `u8`, two `u32` | |
@@ -29,6 +29,34 @@ use super::key::{KeyPart, KeySpec};
 use crate::{ids::SpaceId, sync::Arc, txn::EntryForm};
 
 const FORMAT: u8 = 2;
+
+/// The length that stands for metadata in a tree of its own.
+const LONG: u32 = u32::MAX;
+
+/// Bytes that the application stores with a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Metadata {
+    /// In the record.
+    Inline(Vec<u8>),
+    /// In a tree of its own.
+    Long(SpaceId),
+}
+
+impl Default for Metadata {
+    fn default() -> Self {
+        Self::Inline(Vec::new())
+    }
+}
+
+impl Metadata {
+    /// Returns the tablespace of its tree.
+    pub(super) fn space(&self) -> Option<SpaceId> {
+        match self {
+            Self::Inline(_) => None,
+            Self::Long(space) => Some(*space),
+        }
+    }
+}
 
 /// A secondary tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,7 +83,7 @@ pub struct TableRecord {
     /// The clustered tree's tablespace.
     pub clustered: SpaceId,
     /// Bytes that the application stores with the table.
-    pub metadata: Vec<u8>,
+    pub metadata: Metadata,
     /// The secondary trees.
     pub indexes: Vec<IndexRecord>,
 }
@@ -99,9 +127,10 @@ fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
 }
 
 impl TableRecord {
-    /// Returns every tablespace of the table, the clustered one first.
+    /// Returns every tablespace of the table, the clustered one first, that of the metadata last.
     pub fn spaces(&self) -> impl Iterator<Item = SpaceId> {
-        core::iter::once(self.clustered).chain(self.indexes.iter().map(|index| index.space))
+        let indexes = self.indexes.iter().map(|index| index.space);
+        core::iter::once(self.clustered).chain(indexes).chain(self.metadata.space())
     }
 
     /// Returns whether it names this tablespace.
@@ -114,13 +143,23 @@ impl TableRecord {
         // The exact length: 64 bytes per index would be more than most need, and every change of a definition would pay
         // for it.
         let of_index = |index: &IndexRecord| 16 + index.name.len() + 9 * index.key.parts.len();
-        let length = 31 + self.metadata.len() + self.indexes.iter().map(of_index).sum::<usize>();
+        let of_metadata = match &self.metadata {
+            Metadata::Inline(bytes) => bytes.len(),
+            Metadata::Long(_) => size_of::<u64>(),
+        };
+        let length = 31 + of_metadata + self.indexes.iter().map(of_index).sum::<usize>();
         let mut out = Vec::with_capacity(length);
         out.push(FORMAT);
         for word in [self.id, self.version, self.clustered.0] {
             out.extend_from_slice(&word.to_le_bytes());
         }
-        put_bytes(&mut out, &self.metadata);
+        match &self.metadata {
+            Metadata::Inline(bytes) => put_bytes(&mut out, bytes),
+            Metadata::Long(space) => {
+                out.extend_from_slice(&LONG.to_le_bytes());
+                out.extend_from_slice(&space.0.to_le_bytes());
+            }
+        }
         out.extend_from_slice(&(self.indexes.len() as u16).to_le_bytes());
         for index in &self.indexes {
             put_bytes(&mut out, index.name.as_bytes());
@@ -155,8 +194,10 @@ impl TableRecord {
         debug_assert!(
             self.indexes.iter().enumerate().all(|(n, index)| {
                 let is_other = |other: &IndexRecord| other.space != index.space && other.name != index.name;
-                index.space != self.clustered && self.indexes[..n].iter().all(is_other)
-            }),
+                index.space != self.clustered
+                    && Some(index.space) != self.metadata.space()
+                    && self.indexes[..n].iter().all(is_other)
+            }) && self.metadata.space() != Some(self.clustered),
             "the record of table {} names a tree or an index twice, and would be refused as damaged",
             self.id
         );
@@ -170,7 +211,13 @@ impl TableRecord {
             return None;
         }
         let (id, version, clustered) = (from.u64()?, from.u64()?, SpaceId(from.u64()?));
-        let metadata = from.bytes()?.to_vec();
+        let metadata = match from.0.first_chunk() {
+            Some(length) if u32::from_le_bytes(*length) == LONG => {
+                from.u32()?;
+                Metadata::Long(SpaceId(from.u64()?))
+            }
+            _ => Metadata::Inline(from.bytes()?.to_vec()),
+        };
         let mut indexes = Vec::new();
         for _ in 0..from.u16()? {
             let name = core::str::from_utf8(from.bytes()?).ok()?.into();
@@ -202,11 +249,11 @@ impl TableRecord {
 
     fn names_each_tree_once(&self) -> bool {
         if self.indexes.is_empty() {
-            return true;
+            return self.metadata.space() != Some(self.clustered);
         }
         let spaces: BTreeSet<_> = self.spaces().collect();
         let names: BTreeSet<_> = self.indexes.iter().map(|index| &index.name).collect();
-        spaces.len() == 1 + self.indexes.len() && names.len() == self.indexes.len()
+        spaces.len() == self.spaces().count() && names.len() == self.indexes.len()
     }
 }
 
@@ -228,12 +275,20 @@ mod tests {
             id: 4,
             version: 7,
             clustered: SpaceId(90),
-            metadata: b"anything".to_vec(),
+            metadata: Metadata::Inline(b"anything".to_vec()),
             indexes: vec![index(91, parts), index(92, vec![]), index(93, vec![])],
         };
+        let long = TableRecord { metadata: Metadata::Long(SpaceId(94)), ..record.clone() };
+        for record in [record, long] {
+            comes_back(&record);
+        }
+    }
+
+    fn comes_back(record: &TableRecord) {
         let bytes = record.encode();
-        assert_eq!(TableRecord::decode(&bytes), Some(record.clone()));
-        assert_eq!(record.spaces().map(|s| s.0).collect::<Vec<_>>(), [90, 91, 92, 93]);
+        assert_eq!(TableRecord::decode(&bytes).as_ref(), Some(record));
+        let spaces = record.spaces().map(|space| space.0).collect::<Vec<_>>();
+        assert_eq!(spaces, (90..90 + spaces.len() as u64).collect::<Vec<_>>());
         for cut in 0..bytes.len() {
             assert_eq!(TableRecord::decode(&bytes[..cut]), None);
         }

@@ -80,7 +80,7 @@ impl Item {
 impl TableSchema {
     /// Returns whether its memory is a few small blocks that nothing else owns: its only tree has never had a page.
     fn is_small_and_alone(&self) -> bool {
-        self.secondaries.is_empty() && is_small_and_alone(&self.clustered)
+        self.secondaries.is_empty() && self.metadata.is_none() && is_small_and_alone(&self.clustered)
     }
 }
 
@@ -122,10 +122,14 @@ impl Retired {
         if schema.clustered.space().is_dropped() && schema.is_small_and_alone() {
             return;
         }
-        let TableSchema { record, clustered, secondaries: mut trees, .. } = schema;
+        let TableSchema { record, clustered, secondaries: mut trees, metadata, .. } = schema;
         trees.push(clustered);
+        trees.extend(metadata);
         trees.retain(|tree| tree.space().is_dropped());
-        debug_assert!(!trees.is_empty(), "a schema is to be freed that has lost no tree");
+        if trees.is_empty() {
+            // Only names or short metadata have changed.
+            return;
+        }
         self.arrived.push(Item::TableSchema(Box::new(OldSchema { _record: record, trees })));
     }
 
@@ -157,7 +161,7 @@ impl Retired {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::record::Metadata, *};
     use crate::{
         buffer::{Durability, test_pool::new_pool},
         ids::SpaceId,
@@ -174,9 +178,20 @@ mod tests {
             let clustered = SpaceId(100 + n as u64);
             let space = pool.attach(clustered, Durability::Temporary);
             let tree = Arc::new(Tree::new(pool.clone(), space.clone(), TreeHash::new(budget.clone())));
-            let record =
-                TableRecord { id: 1, version: 1, clustered, metadata: Vec::new(), indexes: Vec::new() };
-            let schema = TableSchema { record, clustered: tree, secondaries: Vec::new(), row_log: None };
+            let record = TableRecord {
+                id: 1,
+                version: 1,
+                clustered,
+                metadata: Metadata::default(),
+                indexes: Vec::new(),
+            };
+            let schema = TableSchema {
+                record,
+                clustered: tree,
+                secondaries: Vec::new(),
+                metadata: None,
+                row_log: None,
+            };
             let table = Table::new(schema, false);
             pool.detach(&space, None);
             retired.table(table.clone());

@@ -145,7 +145,9 @@ impl Catalog {
         let clustered = self.tree(attach(record.clustered)?);
         let secondaries =
             record.indexes.iter().map(|index| Ok(self.tree(attach(index.space)?))).collect::<Result<_>>()?;
-        Ok(TableSchema { record, clustered, secondaries, row_log: None })
+        let metadata = record.metadata.space().map(|space| attach(space).map(|space| self.tree(space)));
+        let metadata = metadata.transpose()?;
+        Ok(TableSchema { record, clustered, secondaries, metadata, row_log: None })
     }
 
     /// Returns the tree of a table in this tablespace.

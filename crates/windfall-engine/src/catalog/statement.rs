@@ -11,7 +11,7 @@ use core::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::{ddl_options::DdlOptions, names::MetadataLock, state::Catalog, table::Table};
+use super::{ddl_options::DdlOptions, names::MetadataLock, plan::NextNumber, state::Catalog, table::Table};
 use crate::{
     buffer::with_reserved_frames,
     error::{Result, UsageError},
@@ -25,8 +25,12 @@ use crate::{
         work::{self, WorkCounts},
     },
     system::Change,
+    tablespace,
     txn::{StatementLock, locks::TableMode},
 };
+
+/// The maximum number of log bytes of a ceiling.
+const CEILING_BYTES: usize = 48;
 
 /// The result of a drop.
 #[derive(Clone, Debug, Default)]
@@ -143,10 +147,22 @@ impl Catalog {
         dropped: &[SpaceId],
         mode: FlushLog,
     ) -> Result<(Option<Lsn>, UnfinishedStatement<'_>)> {
+        self.change_with_numbers(changes, &[], dropped, mode)
+    }
+
+    /// As [`Catalog::change`], and sets the ceilings of counters in the same group.
+    pub(super) fn change_with_numbers(
+        &self,
+        changes: &mut [Change],
+        numbers: &[NextNumber<'_>],
+        dropped: &[SpaceId],
+        mode: FlushLog,
+    ) -> Result<(Option<Lsn>, UnfinishedStatement<'_>)> {
         let log = &self.pool.context().log;
         // All of it is one group: whether it fits must be known before the first page is changed.
         let dropping = size_of_val(dropped) + 1 + size_of::<u64>();
-        let bytes = changes.iter().map(Change::log_bytes).sum::<usize>() + dropping;
+        let bytes =
+            changes.iter().map(Change::log_bytes).sum::<usize>() + numbers.len() * CEILING_BYTES + dropping;
         if bytes > log.max_group() {
             let (tables, limit) = (changes.len(), log.max_group());
             return Err(UsageError::StatementTooLong { tables, bytes, limit }.into());
@@ -159,10 +175,15 @@ impl Catalog {
             log.admit_freeing(bytes)?
         };
         let mut mtr = Mtr::begin(&self.pool)?;
+        let set_numbers = |mtr: &mut Mtr<'_>| {
+            let of = |number: &NextNumber<'_>| (number.tree.space().clone(), number.kind, number.next);
+            tablespace::set_ceilings(mtr, &numbers.iter().map(of).collect::<Vec<_>>())
+        };
+        let mut change = |mtr: &mut Mtr<'_>| self.system.change_with(mtr, changes, set_numbers);
         if dropped.is_empty() {
-            self.system.change(&mut mtr, changes)?;
+            change(&mut mtr)?;
         } else {
-            with_reserved_frames(|| self.system.change(&mut mtr, changes))?;
+            with_reserved_frames(|| change(&mut mtr))?;
         }
         if !dropped.is_empty() {
             mtr.record(&Record::Drop { spaces: dropped.into() });

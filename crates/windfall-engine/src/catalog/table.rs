@@ -33,19 +33,21 @@ pub struct TableSchema {
     pub clustered: Arc<Tree>,
     /// The secondary trees, in the order of the record.
     pub secondaries: Vec<Arc<Tree>>,
+    /// The tree with the metadata, if that is long.
+    pub metadata: Option<Arc<Tree>>,
     /// A secondary tree that is being filled: calls that change rows note the changes there.
     pub row_log: Option<Arc<RowLog>>,
 }
 
 impl TableSchema {
-    /// Returns all trees, the clustered one first.
+    /// Returns all trees in the order of the record: the clustered one first, that of the metadata last.
     pub fn trees(&self) -> impl Iterator<Item = &Arc<Tree>> {
-        core::iter::once(&self.clustered).chain(&self.secondaries)
+        core::iter::once(&self.clustered).chain(&self.secondaries).chain(&self.metadata)
     }
 
     /// Returns the number of its trees.
     pub(super) fn tree_count(&self) -> usize {
-        1 + self.secondaries.len()
+        1 + self.secondaries.len() + usize::from(self.metadata.is_some())
     }
 
     /// Returns whether its trees are those of its record, in order.
@@ -172,6 +174,12 @@ impl Table {
     pub(super) fn restart_counters(&self) {
         debug_assert!(self.gate().is_closed(), "the numbers of a table are reset while calls may be inside");
         self.counters.iter().for_each(Counter::restart);
+    }
+
+    /// Makes one of its counters read its ceiling again. The gate must be closed.
+    pub(super) fn restart_counter(&self, kind: CounterKind) {
+        debug_assert!(self.gate().is_closed(), "the numbers of a table are reset while calls may be inside");
+        self.counters[kind as usize].restart();
     }
 
     /// Ends the allocation of numbers, when the database is closed.

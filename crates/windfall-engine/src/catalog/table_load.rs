@@ -20,10 +20,11 @@ use super::{
     bulk::{Load, duplicate_key, load_chain},
     ddl_options::DdlOptions,
     definition::TableDefinition,
+    filled::Filled,
     key,
     record::IndexRecord,
     runs::{Payload, Runs},
-    state::{Catalog, SpacesBeingFilled, new_space},
+    state::{Catalog, new_space},
     table::{Table, TableSchema},
 };
 use crate::{
@@ -76,31 +77,6 @@ impl Payload for Stored {
     }
 }
 
-/// Trees that no record names yet. They are dropped with this, unless they are named by then.
-struct Unnamed<'a> {
-    catalog: &'a Catalog,
-    schema: TableSchema,
-    named: bool,
-    _making: SpacesBeingFilled<'a>,
-}
-
-impl<'a> Unnamed<'a> {
-    fn new(catalog: &'a Catalog, schema: TableSchema) -> Self {
-        let making = catalog.make(schema.record.spaces());
-        Self { catalog, schema, named: false, _making: making }
-    }
-}
-
-impl Drop for Unnamed<'_> {
-    fn drop(&mut self) {
-        if !self.named
-            && let Err(error) = self.catalog.discard(&self.schema.trees().collect::<Vec<_>>())
-        {
-            tracing::warn!(%error, "what was loaded of a table is dropped at the next opening");
-        }
-    }
-}
-
 impl Catalog {
     /// Creates a table with these rows. Meanwhile its name cannot be found, and statements on the name wait, so the
     /// rows must not come from such a statement.
@@ -119,13 +95,15 @@ impl Catalog {
         for index in &definition.indexes {
             key::check_makes_entries(name, &index.name, index.form)?;
         }
-        let (metadata_lock, record, encoded) = self.lock_new_name(name, definition, options)?;
+        let mut filled = Filled::new(self);
+        let (metadata_lock, record, encoded) = self.lock_new_name(name, definition, &mut filled, options)?;
         metadata_lock.downgrade();
-        let schema = self.schema(record, &mut |space| Ok(new_space(space)))?;
-        let mut unnamed = Unnamed::new(self, schema.clone());
+        let space = &mut |id| Ok(filled.space(id).unwrap_or_else(|| new_space(id)));
+        let schema = self.schema(record, space)?;
+        filled.add(&schema);
         TableLoader::new(self, name, &schema).fill(rows, order)?;
         let table = self.publish_table(metadata_lock, name, schema, encoded, options)?;
-        unnamed.named = true;
+        filled.named();
         Ok(table)
     }
 }

@@ -5,8 +5,8 @@
 //!
 //! **Invariants.** A change of records is atomic: changes are redo-only and belong to one group of the log, whatever
 //! their number (test: `batched_changes_of_records_match_a_map`). Several records are changed under the latches of all
-//! their leaves (checked by `storage/system.rs::change`). The leaves are latched in key order (checked by
-//! `storage/system.rs::change`), and no record changes before every leaf was seen to have room (checked by
+//! their leaves (checked by `storage/system.rs::change_with`). The leaves are latched in key order (checked by
+//! `storage/system.rs::change_with`), and no record changes before every leaf was seen to have room (checked by
 //! `storage/mtr.rs::unlatch`). A mutex excludes merges while a writer latches its leaves, because a merge holds the
 //! inner node on the path to the next leaf, and would wait for the leaf that the writer holds already (test:
 //! `a_merge_waits_for_the_writer_of_the_tree`).
@@ -205,6 +205,20 @@ impl SystemTree {
     /// # Errors
     /// Damage, I/O; a record that is too long, more leaves than the pool can hold. Nothing was changed then.
     pub fn change(&self, mtr: &mut Mtr<'_>, changes: &mut [Change]) -> Result<()> {
+        self.change_with(mtr, changes, |_| Ok(()))
+    }
+
+    /// As [`SystemTree::change`], and calls `also` when nothing of it can fail any more and nothing has changed, to
+    /// change pages of other trees in the same mini-transaction.
+    ///
+    /// # Errors
+    /// As [`SystemTree::change`]; that of `also`.
+    pub fn change_with(
+        &self,
+        mtr: &mut Mtr<'_>,
+        changes: &mut [Change],
+        also: impl FnOnce(&mut Mtr<'_>) -> Result<()>,
+    ) -> Result<()> {
         let mut values = changes.iter().filter_map(|change| change.value.as_ref());
         values.try_for_each(|value| self.tree.check_inline(value.len()))?;
         debug_assert!(
@@ -223,6 +237,7 @@ impl SystemTree {
             }
         };
         assert!(places.len() == changes.len(), "{} places for {} changes", places.len(), changes.len());
+        also(mtr)?;
         let logged = mtr.logged();
         // From the last to the first: a change moves only the slots after it.
         let (mut sparse, mut noted) = (SmallVec::<[usize; 1]>::new(), None);

@@ -252,10 +252,12 @@ impl<'a> Pieces<'a> {
                 if has_all_rows {
                     counts.push((owner.clone(), entries));
                 }
+                let is_metadata = matches!(owner, Owner::Metadata(_));
                 let (table, index) = owner.names();
                 report.trees.push(CheckedTree {
                     table: table.to_owned(),
                     index: index.map(ToOwned::to_owned),
+                    is_metadata,
                     space: tree.space().id(),
                     entries,
                     deleted: found.deleted,

@@ -1,7 +1,9 @@
 //! Helpers for tests on a real disk.
 
+#![allow(dead_code, reason = "a file of tests needs a part of it")]
+
 use tempfile::TempDir;
-use windfall::{Database, Options, Result};
+use windfall::{Database, IndexOptions, Options, Result, TableOptions};
 
 /// Returns a new database, and its folder, which exists as long as the first value lives.
 pub(crate) fn new_database(options: Options) -> Result<(TempDir, Database)> {
@@ -13,4 +15,19 @@ pub(crate) fn new_database(options: Options) -> Result<(TempDir, Database)> {
 /// Returns the key of a row: keys sort by number.
 pub(crate) fn key(n: u32) -> [u8; 4] {
     n.to_be_bytes()
+}
+
+/// Returns the definition of a table whose record has 31 bytes and `size` more: metadata, which may take half of the
+/// record, and names of indexes, which may have `limit` bytes.
+pub(crate) fn with_record(size: usize, page_size: usize, limit: usize) -> TableOptions {
+    /// The bytes of an index in a record, besides its name.
+    const INDEX: usize = 25;
+    let metadata = size.min(page_size / 8);
+    let (mut options, mut left) = (TableOptions::default().metadata(vec![7; metadata]), size - metadata);
+    while left > INDEX {
+        let length = (left - INDEX).min(limit);
+        options = options.index(&format!("{left:0>length$}")[..length], IndexOptions::on_value(0..1));
+        left -= INDEX + length;
+    }
+    options
 }

@@ -348,12 +348,23 @@ fn take<'a>(record: &mut &'a [u8], length: usize) -> Found<&'a [u8]> {
     record.split_off(..length).ok_or_else(|| "a record of a table is cut off".to_owned())
 }
 
-/// Returns the tablespaces of a table: that of its rows, and those of its indexes.
-fn spaces_of(mut record: &[u8]) -> Found<Vec<u64>> {
+/// Returns the tablespaces of a table: that of its rows, and those of its indexes. Its metadata, if they have a tree of
+/// their own, are read on the way.
+fn spaces_of(disk: &SimulatedDisk, mut record: &[u8]) -> Found<(Vec<u64>, Option<u64>)> {
     let record = &mut record;
     take(record, 17)?;
     let mut spaces = vec![u64_at(take(record, 8)?, 0)];
-    string(record, 4)?;
+    let metadata = match record.first_chunk() {
+        Some([255, 255, 255, 255]) => {
+            let space = u64_at(take(record, 12)?, 4);
+            let entries = Tree::read(disk, space)?;
+            if entries.keys().ne([b"m"]) {
+                return Err(format!("the metadata in tablespace {space} have the keys {:?}", entries.keys()));
+            }
+            Some(space)
+        }
+        _ => string(record, 4).map(|_| None)?,
+    };
     for _ in 0..u16_at(take(record, 2)?, 0) {
         string(record, 4)?;
         spaces.push(u64_at(take(record, 8)?, 0));
@@ -366,7 +377,7 @@ fn spaces_of(mut record: &[u8]) -> Found<Vec<u64>> {
             _ => return Err(format!("an index has entries of form {form}")),
         }
     }
-    if record.is_empty() { Ok(spaces) } else { Err("a record of a table is too long".into()) }
+    if record.is_empty() { Ok((spaces, metadata)) } else { Err("a record of a table is too long".into()) }
 }
 
 /// Returns the key of a row's entry in the index of the histories, which is on the first eight bytes of the value.
@@ -385,7 +396,8 @@ pub(crate) fn owners(disk: &SimulatedDisk) -> Found<BTreeMap<u64, String>> {
     for (key, value) in Tree::read(disk, SYSTEM)? {
         if let Some((b't', name)) = key.split_first() {
             let name = String::from_utf8_lossy(name);
-            owners.extend(spaces_of(&value)?.into_iter().map(|space| (space, name.to_string())));
+            let (spaces, metadata) = spaces_of(disk, &value)?;
+            owners.extend(spaces.into_iter().chain(metadata).map(|space| (space, name.to_string())));
         }
     }
     Ok(owners)
@@ -448,8 +460,8 @@ pub(crate) fn read(disk: &SimulatedDisk) -> Found<Model> {
     for (key, value) in Tree::read(disk, SYSTEM)? {
         match key.split_first() {
             Some((b't', name)) => {
-                let spaces = spaces_of(&value)?;
-                if !spaces.iter().all(|space| named.insert(*space)) {
+                let (spaces, metadata) = spaces_of(disk, &value)?;
+                if !spaces.iter().chain(&metadata).all(|space| named.insert(*space)) {
                     return Err(format!("a tablespace of {spaces:?} has two owners"));
                 }
                 let (rows, Header { ceiling, row_ids, rows: counted }) =

@@ -9,7 +9,7 @@ use core::ops::Range;
 use std::{collections::BTreeMap, fmt, io, sync::Arc};
 
 use windfall::{
-    Database, DdlGroup, Error, IndexOptions, Options, Result, Session, Table, TableOptions,
+    Database, DdlGroup, Error, IndexOptions, Options, Result, Session, Table, TableChanges, TableOptions,
     TransactionOptions,
     disk::{Disk, FileName},
     env::Env,
@@ -532,16 +532,26 @@ fn definition(indexed: bool) -> TableOptions {
     if indexed { options.index("i", index()) } else { options }
 }
 
+/// Returns metadata that tell whether they are whole.
+fn metadata(length: usize) -> Vec<u8> {
+    vec![(length % 251) as u8; length]
+}
+
 impl Step {
     /// Adds a step to a group of statements.
     fn add_to(&self, group: &mut DdlGroup) {
         match self {
-            Self::Create(t, indexed) => group.create_table(t, definition(*indexed)),
+            Self::Create(t, indexed) => {
+                let metadata = metadata(if *indexed { 6000 } else { 40 });
+                group.create_table(t, definition(*indexed).metadata(metadata))
+            }
             Self::Drop(names) => names.iter().fold(group, |group, t| group.drop_table(t)),
             Self::Truncate(t) => group.truncate_table(t),
             Self::Rename(a, b) => group.rename_table(a, b),
             Self::Swap(a, b) => group.swap_tables(a, b),
-            Self::DropIndex(t) => group.drop_index(t, "i"),
+            Self::DropIndex(t) => {
+                group.alter_table(t, TableChanges::default().drop_index("i").metadata(metadata(700)))
+            }
             _ => unreachable!("{self:?} is no statement of a group"),
         };
     }
@@ -689,6 +699,8 @@ pub(crate) fn observe(db: &Database) -> Result<Model> {
             let by_index: Rows = by_index.map(|row| row.map(|r| (r.key, r.value))).collect::<Result<_>>()?;
             assert_eq!(by_index, rows, "the index of {} disagrees", info.name);
         }
+        let found = table.metadata()?;
+        assert!(found.is_empty() || found == metadata(found.len()), "{}: other metadata", info.name);
         let counted = table.row_count()?;
         let is_quiet = db.metrics().rollbacks_pending == 0 && db.metrics().active_transactions == 0;
         assert!(!is_quiet || counted == rows.len() as u64, "{counted} instead of {} rows", rows.len());

@@ -4,9 +4,11 @@
 //! set are below it. It belongs to the tablespace as the tree does: a drop and a truncation discard it, a rename of the
 //! table keeps it.
 //!
-//! **Invariants.** Zero means that no number was requested yet (checked by `tablespace/ceiling.rs::set_ceiling`). A
+//! **Invariants.** Zero means that no number was requested yet (checked by `tablespace/ceiling.rs::set_ceilings`). A
 //! mini-transaction that writes the ceiling has latched no page of the tablespace before (checked by
-//! `tablespace/ceiling.rs::set_ceiling`).
+//! `tablespace/ceiling.rs::set_ceilings`).
+
+use smallvec::SmallVec;
 
 use super::{MAGIC, MAGIC_AT};
 use crate::{
@@ -91,9 +93,26 @@ pub(super) fn latch_header(mtr: &mut Mtr<'_>, space: &Arc<Space>) -> Result<Slot
 /// # Errors
 /// When the tablespace is dropped; damage, I/O. Nothing was changed then.
 pub fn set_ceiling(mtr: &mut Mtr<'_>, space: &Arc<Space>, kind: CounterKind, ceiling: u64) -> Result<()> {
-    debug_assert!(mtr.latched(space.id()).next().is_none(), "the latch on the header is not the only one");
-    assert!(ceiling > 0, "the ceiling of tablespace {} is that of a table without numbers", space.id());
-    let header = latch_header(mtr, space)?;
-    mtr.apply(header, &PageOp::Write { at: kind.ceiling_at() as u32, bytes: &ceiling.to_le_bytes() });
+    set_ceilings(mtr, &[(space.clone(), kind, ceiling)])
+}
+
+/// As [`set_ceiling`], for several counters, of which those of one tablespace follow each other.
+///
+/// # Errors
+/// As [`set_ceiling`], for any of the tablespaces.
+pub fn set_ceilings(mtr: &mut Mtr<'_>, ceilings: &[(Arc<Space>, CounterKind, u64)]) -> Result<()> {
+    let mut headers: SmallVec<[Slot; 1]> = SmallVec::new();
+    for (n, (space, _, ceiling)) in ceilings.iter().enumerate() {
+        assert!(*ceiling > 0, "the ceiling of tablespace {} is that of a table without numbers", space.id());
+        let is_latched = n > 0 && ceilings[n - 1].0.id() == space.id();
+        debug_assert!(
+            is_latched || mtr.latched(space.id()).next().is_none(),
+            "the latch on the header is not the only one"
+        );
+        headers.push(if is_latched { headers[n - 1] } else { latch_header(mtr, space)? });
+    }
+    for (header, (_, kind, ceiling)) in headers.into_iter().zip(ceilings) {
+        mtr.apply(header, &PageOp::Write { at: kind.ceiling_at() as u32, bytes: &ceiling.to_le_bytes() });
+    }
     Ok(())
 }

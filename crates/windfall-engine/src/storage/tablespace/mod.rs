@@ -43,7 +43,7 @@ mod rows;
 #[cfg(test)]
 mod tests;
 
-pub use ceiling::{CounterKind, ceiling, set_ceiling};
+pub use ceiling::{CounterKind, ceiling, set_ceiling, set_ceilings};
 pub use deletion::{Deleter, Deletions};
 pub use rows::{rows, write_rows, write_rows_if_due};
 
