@@ -7,6 +7,8 @@
 //! `closing_during_concurrent_calls`), or when the last handle of any kind is dropped. Every call is atomic and, as
 //! [`FlushLog`] says, durable on its own (test: `acknowledged_changes_survive_kills`).
 
+mod statement;
+
 use core::time::Duration;
 use std::path::Path;
 
@@ -14,15 +16,14 @@ use tracing::{debug, info};
 
 use crate::{
     buffer::MIN_FRAMES,
-    catalog::{
-        DdlOptions, DropReport, IndexDefinition, KeyPart, KeySpec, Table as CatalogTable, TableDefinition,
-    },
+    catalog::{DropReport, IndexDefinition, KeyPart, KeySpec, Table as CatalogTable, TableDefinition},
     check::{self, CheckReport},
     disk::Disk,
     engine::Engine,
     env::Env,
     error::{Result, UsageError},
     ids::{Lsn, TrxId},
+    interrupt::InterruptHandle,
     log::FlushLog,
     metrics::Metrics,
     options::Options,
@@ -166,6 +167,8 @@ pub struct Database {
     pub(crate) engine: Arc<Engine>,
     /// The timeout of its DDL statements, if [`Database::with_ddl_timeout`] has set one.
     statement_wait: Option<Duration>,
+    /// What interrupts them and the transactions that it begins, if [`Database::with_interrupt`] has set one.
+    interrupt: Option<InterruptHandle>,
 }
 
 impl Database {
@@ -201,47 +204,12 @@ impl Database {
     fn of(engine: Engine) -> Self {
         let (tables, frames) = (engine.catalog.count(), engine.pool.occupancy().frames);
         info!(tables, frames, log_end = engine.log.end().0, "the database is open");
-        Self { engine: Arc::new(engine), statement_wait: None }
+        Self { engine: Arc::new(engine), statement_wait: None, interrupt: None }
     }
 
     #[cfg(test)]
     pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.engine
-    }
-
-    /// Returns a handle of the same database with DDL statements that wait at most this long for transactions and other
-    /// DDL statements that use their tables. With zero they are refused at once. (`WAIT n` and `NOWAIT` of `MariaDB`'s
-    /// DDL.) A statement always waits for row calls in progress, until they are done. By default a statement waits for
-    /// transactions up to [`Options::lock_wait_timeout`], and for another statement without a limit.
-    ///
-    /// ```
-    /// # fn main() -> windfall::Result<()> {
-    /// # let folder = std::env::temp_dir().join(format!("windfall-wait-{}", std::process::id()));
-    /// # let db = windfall::Database::open(&folder, windfall::Options::default().buffer_pool_size(16 << 20))?;
-    /// use std::time::Duration;
-    /// use windfall::{TableOptions, TransactionOptions, error::{Error, LockError}};
-    ///
-    /// let towns = db.create_table("towns", TableOptions::default())?;
-    /// let trx = db.begin(TransactionOptions::default());
-    /// trx.table(&towns).insert(b"Basel", b"177595")?;
-    /// let refused = db.with_ddl_timeout(Duration::ZERO).drop_table("towns").unwrap_err();
-    /// assert!(matches!(refused, Error::Lock(LockError::Busy(_))));
-    /// trx.commit()?;
-    /// db.drop_table("towns")?;
-    /// # db.close()?;
-    /// # std::fs::remove_dir_all(folder).ok();
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[must_use]
-    pub fn with_ddl_timeout(&self, at_most: Duration) -> Self {
-        Self { statement_wait: Some(at_most), ..self.clone() }
-    }
-
-    /// Returns the DDL options of a statement that begins now.
-    pub(crate) fn ddl_options(&self) -> DdlOptions {
-        let until = self.statement_wait.map(|at_most| self.engine.env.now().saturating_add(at_most));
-        DdlOptions { flush: self.engine.flush_mode(), until }
     }
 
     /// Begins a session, which can have temporary tables.
@@ -251,7 +219,7 @@ impl Database {
 
     /// Begins a transaction of several calls. Without one, each call is a transaction of its own.
     pub fn begin(&self, options: TransactionOptions) -> Transaction {
-        Transaction::begin(self.engine.clone(), options)
+        Transaction::begin(self.engine.clone(), options, self.interrupt.clone())
     }
 
     /// Returns the prepared transactions in the order of their names ([`Transaction::prepare`]).
@@ -415,7 +383,7 @@ impl Database {
     /// more room than a record may have.
     pub fn create_table(&self, name: &str, options: TableOptions) -> Result<Table> {
         self.engine.check_open()?;
-        let table = self.engine.catalog.create_table(name, &options.definition, self.ddl_options())?;
+        let table = self.statement(|catalog, ddl| catalog.create_table(name, &options.definition, ddl))?;
         debug!(table = name, "created");
         Ok(Table::new(self.engine.clone(), name, table))
     }
@@ -497,7 +465,7 @@ impl Database {
     /// One of the tables does not exist; a lock timeout, as for [`Database::drop_table`].
     pub fn drop_tables(&self, names: &[&str]) -> Result<DropReport> {
         self.engine.check_open()?;
-        let report = self.engine.catalog.drop_tables(names, self.ddl_options())?;
+        let report = self.statement(|catalog, ddl| catalog.drop_tables(names, ddl))?;
         assert!(
             names.is_empty() || (report.trees > 0 && report.lsn.is_some()),
             "tables were dropped without their trees, or without a record in the log"
@@ -523,7 +491,7 @@ impl Database {
     /// [`UsageError::PoolTooSmall`] if there are too many tables. Nothing is dropped then.
     pub fn drop_tables_with_prefix(&self, prefix: &str) -> Result<DropReport> {
         self.engine.check_open()?;
-        let report = self.engine.catalog.drop_tables_with_prefix(prefix, self.ddl_options())?;
+        let report = self.statement(|catalog, ddl| catalog.drop_tables_with_prefix(prefix, ddl))?;
         assert!((report.trees > 0) == report.lsn.is_some(), "a drop of tables is logged if there are any");
         debug!(prefix, trees = report.trees, lsn = report.lsn.map(|lsn| lsn.0), "dropped");
         Ok(report)
@@ -540,7 +508,7 @@ impl Database {
     /// As [`Database::drop_tables_with_prefix`]. No table has changed then.
     pub fn truncate_tables_with_prefix(&self, prefix: &str) -> Result<DropReport> {
         self.engine.check_open()?;
-        let report = self.engine.catalog.truncate_tables_with_prefix(prefix, self.ddl_options())?;
+        let report = self.statement(|catalog, ddl| catalog.truncate_tables_with_prefix(prefix, ddl))?;
         assert!((report.trees > 0) == report.lsn.is_some(), "a truncation is logged if there are tables");
         debug!(prefix, trees = report.trees, lsn = report.lsn.map(|lsn| lsn.0), "truncated");
         Ok(report)
@@ -555,7 +523,7 @@ impl Database {
     /// As [`Database::drop_table`].
     pub fn truncate_table(&self, name: &str) -> Result<DropReport> {
         self.engine.check_open()?;
-        let report = self.engine.catalog.truncate_table(name, self.ddl_options())?;
+        let report = self.statement(|catalog, ddl| catalog.truncate_table(name, ddl))?;
         assert!(report.trees > 0 && report.lsn.is_some(), "a truncation keeps the trees, or is not logged");
         debug!(table = name, trees = report.trees, lsn = report.lsn.map(|lsn| lsn.0), "truncated");
         Ok(report)
@@ -567,7 +535,7 @@ impl Database {
     /// There is no table `from`, or the name `to` is taken or not allowed; a lock timeout.
     pub fn rename_table(&self, from: &str, to: &str) -> Result<()> {
         self.engine.check_open()?;
-        self.engine.catalog.rename_table(from, to, self.ddl_options())?;
+        self.statement(|catalog, ddl| catalog.rename_table(from, to, ddl))?;
         debug!(from, to, "renamed");
         Ok(())
     }
@@ -578,7 +546,7 @@ impl Database {
     /// One of the tables does not exist; a lock timeout.
     pub fn swap_tables(&self, a: &str, b: &str) -> Result<()> {
         self.engine.check_open()?;
-        self.engine.catalog.swap_tables(a, b, self.ddl_options())?;
+        self.statement(|catalog, ddl| catalog.swap_tables(a, b, ddl))?;
         debug!(a, b, "swapped");
         Ok(())
     }
@@ -600,7 +568,7 @@ impl Database {
     /// uncommitted rows would have to be refused.
     pub fn create_index(&self, table: &str, name: &str, options: IndexOptions) -> Result<()> {
         self.engine.check_open()?;
-        self.engine.catalog.create_index(table, &options.definition(name), self.ddl_options())?;
+        self.statement(|catalog, ddl| catalog.create_index(table, &options.definition(name), ddl))?;
         debug!(table, index = name, "index created");
         Ok(())
     }
@@ -611,7 +579,7 @@ impl Database {
     /// There is no such table or index; a lock timeout, as for [`Database::drop_table`].
     pub fn drop_index(&self, table: &str, name: &str) -> Result<DropReport> {
         self.engine.check_open()?;
-        let report = self.engine.catalog.drop_index(table, name, self.ddl_options())?;
+        let report = self.statement(|catalog, ddl| catalog.drop_index(table, name, ddl))?;
         assert!(
             report.trees > 0 && report.lsn.is_some(),
             "the drop of an index keeps its tree, or is not logged"

@@ -57,7 +57,7 @@ impl Database {
     ) -> Result<Table> {
         self.engine.check_open()?;
         let table =
-            self.engine.catalog.load_table(name, &options.definition, rows, order, self.ddl_options())?;
+            self.statement(|catalog, ddl| catalog.load_table(name, &options.definition, rows, order, ddl))?;
         debug!(table = name, "created with its rows");
         Ok(Table::new(self.engine.clone(), name, table))
     }

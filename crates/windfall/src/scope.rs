@@ -37,11 +37,12 @@ use crate::{
     engine::Engine,
     error::{Error, LockError, Owner, Result, TransactionError},
     ids::{Lsn, SpaceId, TrxId},
+    interrupt::InterruptHandle,
     log::FlushLog,
     session::SessionUndo,
     store::Tree,
     sync::{
-        Arc, Mutex, MutexGuard, Rank,
+        Arc, Interruptible, Mutex, MutexGuard, OnceLock, Rank,
         atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
         is_inside, thread, thread_local,
     },
@@ -62,12 +63,13 @@ thread_local! {
 /// Marks that the thread is in a call of a transaction.
 struct InCall {
     is_finished: bool,
+    _interruptible: Option<Interruptible>,
 }
 
 impl InCall {
-    fn enter() -> Self {
+    fn enter(interrupt: Option<&InterruptHandle>) -> Self {
         CALLS.set(CALLS.get() + 1);
-        Self { is_finished: false }
+        Self { is_finished: false, _interruptible: interrupt.map(InterruptHandle::enter) }
     }
 
     fn finish(mut self) {
@@ -97,6 +99,8 @@ pub(crate) struct Scope {
     /// The lock timeout of its calls, if it is not that of the database.
     lock_wait: LockWait,
     inner: Mutex<Inner>,
+    /// What interrupts its calls, if anything does.
+    interrupt: OnceLock<InterruptHandle>,
     /// The transaction's id, zero while it has none; readable also while a call is in progress.
     id: AtomicU64,
     /// Set when the handle is dropped.
@@ -170,7 +174,11 @@ pub(crate) struct Inner {
 }
 
 impl Scope {
-    pub(crate) fn new(engine: Arc<Engine>, options: TransactionOptions) -> Self {
+    pub(crate) fn new(
+        engine: Arc<Engine>,
+        options: TransactionOptions,
+        interrupt: Option<InterruptHandle>,
+    ) -> Self {
         let wants_view = options.snapshot && options.isolation >= Isolation::RepeatableRead;
         let inner = Inner {
             phase: Phase::Open,
@@ -185,7 +193,9 @@ impl Scope {
         };
         let inner = Mutex::new(Rank::Scope, inner);
         let (id, abandoned) = (AtomicU64::new(0), AtomicBool::new(false));
-        Self { engine, options, lock_wait: LockWait::new(options.lock_wait), inner, id, abandoned }
+        let (lock_wait, interrupt) =
+            (LockWait::new(options.lock_wait), interrupt.map_or_else(OnceLock::new, OnceLock::from));
+        Self { engine, options, lock_wait, inner, interrupt, id, abandoned }
     }
 
     /// Runs a call on the transaction itself.
@@ -215,7 +225,7 @@ impl Scope {
         } else {
             inner.trx.continue_statement();
         }
-        Ok(Call { scope: self, inner, marker: InCall::enter() })
+        Ok(Call { scope: self, inner, marker: InCall::enter(self.interrupt.get()) })
     }
 
     /// Rolls back, and keeps the reason for the errors of later calls.
@@ -313,6 +323,11 @@ impl Scope {
     /// Changes the lock timeout of its calls; `None` is that of the database.
     pub(crate) fn set_lock_timeout(&self, at_most: Option<Duration>) {
         self.lock_wait.set(at_most);
+    }
+
+    /// Returns the handle that interrupts the calls that begin from now on.
+    pub(crate) fn interrupt_handle(&self) -> InterruptHandle {
+        self.interrupt.get_or_init(InterruptHandle::new).clone()
     }
 
     /// Changes the tag that lists show.

@@ -14,6 +14,7 @@ use crate::{
     engine::Engine,
     error::Result,
     ids::{Lsn, TrxId},
+    interrupt::InterruptHandle,
     log::FlushLog,
     scope::{Scope, statement::SavepointId},
     sync::Arc,
@@ -206,8 +207,12 @@ pub struct Transaction {
 }
 
 impl Transaction {
-    pub(crate) fn begin(engine: Arc<Engine>, options: TransactionOptions) -> Self {
-        Self { scope: Arc::new(Scope::new(engine, options)) }
+    pub(crate) fn begin(
+        engine: Arc<Engine>,
+        options: TransactionOptions,
+        interrupt: Option<InterruptHandle>,
+    ) -> Self {
+        Self { scope: Arc::new(Scope::new(engine, options, interrupt)) }
     }
 
     /// Returns the handle of a table for calls in this transaction. This is cheap; the handle need not be kept.
@@ -237,6 +242,33 @@ impl Transaction {
     /// called at any time. A wait in progress keeps its timeout.
     pub fn set_lock_wait_timeout(&self, at_most: Option<Duration>) {
         self.scope.set_lock_timeout(at_most);
+    }
+
+    /// Returns the handle that interrupts the calls of this transaction that begin after its creation: that of
+    /// [`Database::with_interrupt`](crate::Database::with_interrupt), or one that the first of these calls creates.
+    ///
+    /// ```
+    /// # fn main() -> windfall::Result<()> {
+    /// # let folder = std::env::temp_dir().join(format!("windfall-handle-{}", std::process::id()));
+    /// # let db = windfall::Database::open(&folder, windfall::Options::default().buffer_pool_size(16 << 20))?;
+    /// use windfall::{TableOptions, TransactionOptions, error::{Error, LockError}};
+    ///
+    /// let stock = db.create_table("stock", TableOptions::default())?;
+    /// stock.insert(b"apples", b"3")?;
+    /// let (one, other) = (db.begin(TransactionOptions::default()), db.begin(TransactionOptions::default()));
+    /// one.table(&stock).put(b"apples", b"2")?;
+    /// let handle = other.interrupt_handle();
+    /// std::thread::spawn(move || handle.interrupt());
+    /// let waits = other.table(&stock).get_for_update(b"apples");
+    /// assert!(matches!(waits, Err(Error::Lock(LockError::Interrupted))));
+    /// # drop((one, other));
+    /// # db.close()?;
+    /// # std::fs::remove_dir_all(folder).ok();
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn interrupt_handle(&self) -> InterruptHandle {
+        self.scope.interrupt_handle()
     }
 
     /// Changes the tag ([`TransactionOptions::tag`]). Errors and reports that exist keep the former one.

@@ -28,9 +28,7 @@ pub enum LockError {
     #[error("a deadlock: this transaction and {0} wait for each other: it was rolled back, begin it again")]
     Deadlock(Blockers),
     /// Another thread interrupted the wait.
-    #[error(
-        "the wait for a lock was interrupted: the transaction is unchanged, and may continue or be rolled back"
-    )]
+    #[error("the wait was interrupted: the transaction is unchanged, and may continue or be rolled back")]
     Interrupted,
 }
 

@@ -12,6 +12,7 @@ pub mod drop_mark;
 mod event;
 mod gate;
 mod holders;
+mod interrupt;
 pub mod latch;
 mod lock;
 #[cfg(not(feature = "model"))]
@@ -31,6 +32,7 @@ pub use event::Event;
 pub use gate::{Closed, Entered, Gate, Gated, Inside, is_inside, is_nested};
 pub use holders::Watchdog;
 use holders::{HeldObject, HoldNote};
+pub use interrupt::{Interrupt, Interruptible, InterruptibleWait, Wake};
 pub use lock::{Held, Mutex, MutexGuard, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard, as_another_thread};
 pub use machine::atomic;
 pub use machine::thread_local;

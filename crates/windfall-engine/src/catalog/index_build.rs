@@ -80,7 +80,7 @@ use crate::{
     mtr::Mtr,
     page::EntryHeader,
     store::Tree,
-    sync::{Arc, Closed},
+    sync::{Arc, Closed, Interrupt},
     system::Change,
     tree::{Room, Seek},
     txn::{
@@ -372,10 +372,18 @@ impl<'a> IndexFiller<'a> {
         }
     }
 
+    /// Returns an error if the database has stopped, or the statement is interrupted.
+    fn check_continues(&self) -> Result<()> {
+        if Interrupt::is_current_set() {
+            return Err(LockError::Interrupted.into());
+        }
+        self.catalog.pool.context().health.check()
+    }
+
     /// Applies notes during a wait: only some of them, so that a turn in the table's queue does not last as long as the
     /// application of all. Returns whether there are more.
     fn apply_during_wait(&self) -> Result<bool> {
-        self.catalog.pool.context().health.check()?;
+        self.check_continues()?;
         self.catalog.pause.pass();
         Ok(self.apply_some(NOTES_PER_CHECK)? == NOTES_PER_CHECK)
     }
@@ -416,7 +424,7 @@ impl<'a> IndexFiller<'a> {
         let mut value = Vec::new();
         let mut more = cursor.seek(Seek::First)?;
         while more {
-            self.catalog.pool.context().health.check()?;
+            self.check_continues()?;
             if let Some(header) = cursor.header().filter(|header| !header.is_deleted()) {
                 value.clear();
                 value.extend_from_slice(cursor.value());

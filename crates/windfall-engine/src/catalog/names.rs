@@ -40,7 +40,7 @@ use crate::{
     env::Env,
     error::{Blockers, LockError, Result, SchemaError},
     page::node::key_limit,
-    sync::{Arc, Event, Mutex, Rank, is_inside},
+    sync::{Arc, Event, InterruptibleWait, Mutex, Rank, is_inside},
 };
 
 const SHARDS: usize = 64;
@@ -137,7 +137,7 @@ pub(super) struct Names {
     env: Arc<dyn Env>,
     shards: Box<[Shard]>,
     renames: Mutex<Renames>,
-    decided: Event,
+    decided: Arc<Event>,
 }
 
 /// A listing in progress.
@@ -209,7 +209,7 @@ impl Names {
     pub(super) fn new(env: Arc<dyn Env>) -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::new(Rank::Names, FxHashMap::default())).collect();
         let renames = Mutex::new(Rank::Renames, Renames::default());
-        Self { env, shards, renames, decided: Event::new() }
+        Self { env, shards, renames, decided: Arc::default() }
     }
 
     fn shard(&self, name: &str) -> &Shard {
@@ -355,20 +355,22 @@ impl<'a> MetadataLock<'a> {
     /// Waits until no other statement has the name, and locks it.
     fn wait_and_take(&mut self, name: &'a str, until: Option<Duration>) -> Result<(), LockError> {
         let names = self.names;
-        let Some(until) = until else {
-            names.env.wait(&names.decided, &mut || self.take(name));
-            return Ok(());
-        };
         let began = names.env.now();
-        let at_most = until.saturating_sub(began);
+        let at_most = until.map_or(Duration::MAX, |until| until.saturating_sub(began));
+        let waiting = InterruptibleWait::begin(&names.decided);
         let mut taken = false;
-        names.env.wait_for(&names.decided, at_most, &mut || {
+        let mut is_over = || {
             taken = self.take(name);
-            taken
-        });
+            taken || waiting.is_interrupted()
+        };
+        match until {
+            Some(_) => names.env.wait_for(&names.decided, at_most, &mut is_over),
+            None => names.env.wait(&names.decided, &mut is_over),
+        }
         let blockers = Blockers::new([]);
         match taken {
             true => Ok(()),
+            false if waiting.is_interrupted() => Err(LockError::Interrupted),
             false if at_most.is_zero() => Err(LockError::Busy(blockers)),
             false => Err(LockError::TimedOut { blockers, waited: names.env.now().saturating_sub(began) }),
         }

@@ -21,10 +21,10 @@ use std::collections::BTreeSet;
 use super::key::KeySpec;
 use crate::{
     env::Env,
-    error::{Error, Result},
+    error::{Error, LockError, Result},
     store::Tree,
     sync::{
-        Arc, Event, Mutex, Rank,
+        Arc, Event, InterruptibleWait, Mutex, Rank,
         atomic::{
             AtomicBool, AtomicUsize,
             Ordering::{Relaxed, SeqCst},
@@ -51,7 +51,7 @@ pub struct RowLog {
     ended: AtomicBool,
     /// The bytes of notes at which changes of rows begin to wait.
     limit: AtomicUsize,
-    room: Event,
+    room: Arc<Event>,
     env: Arc<dyn Env>,
 }
 
@@ -66,7 +66,7 @@ impl RowLog {
             lost: Mutex::new(Rank::Leaf, None),
             ended: AtomicBool::new(false),
             limit: AtomicUsize::new(limit),
-            room: Event::new(),
+            room: Arc::default(),
             env,
         }
     }
@@ -153,6 +153,16 @@ impl RowLog {
     /// Waits for room. Must not be called inside a gate.
     pub(super) fn wait_for_room(&self) {
         self.env.wait(&self.room, &mut || !self.is_full());
+    }
+
+    /// As [`RowLog::wait_for_room`], for a call that the interrupt of its thread may end.
+    ///
+    /// # Errors
+    /// [`LockError::Interrupted`].
+    pub(super) fn wait_for_room_interruptibly(&self) -> Result<(), LockError> {
+        let waiting = InterruptibleWait::begin(&self.room);
+        self.env.wait(&self.room, &mut || !self.is_full() || waiting.is_interrupted());
+        if self.is_full() && waiting.is_interrupted() { Err(LockError::Interrupted) } else { Ok(()) }
     }
 
     /// Ends the notes: the tree is filled, or the build has failed.

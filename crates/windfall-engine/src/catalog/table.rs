@@ -125,7 +125,7 @@ impl Table {
     /// for the builder of a new secondary tree.
     ///
     /// # Errors
-    /// [`Error::TableDropped`].
+    /// [`Error::TableDropped`]; [`LockError::Interrupted`](crate::error::LockError::Interrupted).
     #[inline]
     pub fn enter_to_change(&self) -> Result<Call<'_>> {
         loop {
@@ -135,7 +135,7 @@ impl Table {
             let full = call.row_log.as_ref().filter(|row_log| row_log.is_full() && !is_nested());
             let Some(row_log) = full.cloned() else { return Ok(call) };
             drop(call);
-            row_log.wait_for_room();
+            row_log.wait_for_room_interruptibly()?;
         }
     }
 

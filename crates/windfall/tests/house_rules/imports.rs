@@ -49,6 +49,7 @@ const LAYERS: &[&[&str]] = &[
         "table",
         "auto_increment",
         "index",
+        "interrupt",
         "range",
         "cursor",
         "scope",

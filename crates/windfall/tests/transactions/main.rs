@@ -15,6 +15,7 @@ mod get_many;
 #[path = "../guard/mod.rs"]
 mod guard;
 mod index_only;
+mod interrupts;
 mod lock_owners;
 mod open_statements;
 mod prepared;

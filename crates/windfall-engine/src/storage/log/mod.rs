@@ -230,7 +230,7 @@ pub struct Log {
     published: Event,
     slot_free: Event,
     /// Notified when the low-water mark has risen.
-    room: Event,
+    room: Arc<Event>,
     wake: Arc<Event>,
     checkpointer: OnceLock<Arc<Event>>,
     /// The error of the last attempt to prepare a segment ahead, if it failed.
@@ -349,7 +349,7 @@ impl Log {
             synced: Event::new(),
             published: Event::new(),
             slot_free: Event::new(),
-            room: Event::new(),
+            room: Arc::default(),
             wake: Arc::new(Event::new()),
             checkpointer: OnceLock::new(),
             unprepared: Blocker::default(),

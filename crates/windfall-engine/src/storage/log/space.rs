@@ -39,10 +39,10 @@ use core::time::Duration;
 use super::{Log, LogMetrics, frame, segments::Cut};
 use crate::{
     env::Next,
-    error::{Error, Result},
+    error::{Error, LockError, Result},
     ids::Lsn,
     sync::{
-        Arc, Event, Held, Mutex, Rank,
+        Arc, Event, Held, InterruptibleWait, Mutex, Rank,
         atomic::{
             AtomicBool,
             Ordering::{Relaxed, SeqCst},
@@ -202,6 +202,18 @@ impl Log {
     /// # Errors
     /// As [`Log::admit`].
     pub fn wait_for_room(&self, bytes: u64) -> Result<()> {
+        self.await_room(bytes, false)
+    }
+
+    /// As [`Log::wait_for_room`], for a call that the interrupt of its thread may end.
+    ///
+    /// # Errors
+    /// As [`Log::admit`]; [`LockError::Interrupted`].
+    pub fn wait_for_room_interruptibly(&self, bytes: u64) -> Result<()> {
+        self.await_room(bytes, true)
+    }
+
+    fn await_room(&self, bytes: u64, is_interruptible: bool) -> Result<()> {
         // A single operation is admitted whatever its size.
         let bytes = bytes.min(self.size / 2);
         let room = || self.age() + bytes <= self.size;
@@ -219,12 +231,22 @@ impl Log {
                     || self.unprepared.is_there()
                     || self.health.is_poisoned()
             };
-            self.env.wait_unlatched(&self.room, &mut || room() || hopeless());
+            let waiting = if is_interruptible {
+                InterruptibleWait::begin(&self.room)
+            } else {
+                InterruptibleWait::never()
+            };
+            let is_over = || room() || hopeless() || waiting.is_interrupted();
+            self.env.wait_unlatched(&self.room, &mut || is_over());
             let took = self.env.now().saturating_sub(before).as_nanos() as u64;
             self.counters.longest_wait.fetch_max(took, Relaxed);
             if !room() {
                 self.unflushed.check()?;
                 self.unrecorded.check()?;
+                if waiting.is_interrupted() {
+                    self.health.check()?;
+                    return Err(LockError::Interrupted.into());
+                }
             }
         }
         self.health.check()?;

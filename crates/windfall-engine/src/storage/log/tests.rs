@@ -19,7 +19,8 @@ use super::{frame::span, test_disk::TestDisk, *};
 use crate::{
     disk::Folder,
     env::{Next, RealEnv, WorkerClass},
-    sync::as_another_thread,
+    error::LockError,
+    sync::{Interrupt, as_another_thread},
 };
 
 const SEGMENT: u64 = 64 << 10;
@@ -662,6 +663,28 @@ fn a_wait_for_the_low_water_mark_gets_the_reason_for_it() {
         let result = life.during(&env, move || obstacle(&theirs), |log| log.wait_for_room(1000));
         let result = result.unwrap_err().to_string();
         assert!(result.contains(what), "{what}: {result}");
+    }
+}
+
+#[test]
+fn an_interrupt_ends_the_wait_for_the_low_water_mark_of_a_call_alone() {
+    let interrupt = Arc::new(Interrupt::default());
+    let _entered = interrupt.enter();
+    for is_call in [true, false] {
+        let env = SimulatedEnv::new(8);
+        let mut life = open_in(new_database(), Arc::new(env.clone()));
+        life.fill(120);
+        interrupt.clear();
+        if is_call {
+            let theirs = interrupt.clone();
+            let done =
+                life.during(&env, move || theirs.interrupt(), |log| log.wait_for_room_interruptibly(1000));
+            assert!(matches!(done, Err(Error::Lock(LockError::Interrupted))), "{done:?}");
+        } else {
+            interrupt.interrupt();
+            life.during_a_checkpoint(&env, |log| log.wait_for_room(1000).unwrap());
+        }
+        assert_eq!(life.log.metrics().waits, 1);
     }
 }
 

@@ -6,6 +6,7 @@ use super::*;
 use crate::{
     env::ModelEnv,
     sync::{
+        Interrupt,
         latch::Latch,
         model::{explore, spawn},
     },
@@ -89,6 +90,34 @@ fn the_next_holder_is_woken() {
         assert!(matches!(second, Ok(()) | Err(LockError::TimedOut { .. })), "{second:?}");
         assert!(matches!(third, Ok(()) | Err(LockError::Interrupted)), "{third:?}");
         assert_eq!(locks.metrics().held + locks.metrics().waiting, 0);
+    });
+}
+
+/// Two transactions wait for a row that the third one keeps until their waits have ended; both are interrupted through
+/// the interrupt of their threads, at any moment before or during the wait.
+///
+/// Catches: an interrupt between the check of a wait and the wait; a waiter that is not woken.
+#[test]
+fn an_interrupted_wait_ends() {
+    explore(4000, &["InterruptedAndNotWoken", "InterruptLooksBeforeItIsSet"], || {
+        let (locks, interrupt) = (locks(), Arc::new(Interrupt::default()));
+        let holder = locks.lock_owner(TrxId(1));
+        locks.acquire(&holder, exclusive(), LockTimeout::NoWait).unwrap();
+        let threads = [2, 3].map(|id| {
+            let (locks, interrupt, me) = (locks.clone(), interrupt.clone(), locks.lock_owner(TrxId(id)));
+            spawn(move || {
+                let _entered = interrupt.enter();
+                let outcome = locks.acquire(&me, exclusive(), LockTimeout::Forever);
+                locks.end(&me);
+                outcome
+            })
+        });
+        interrupt.interrupt();
+        for thread in threads {
+            assert_eq!(thread.join().unwrap(), Err(LockError::Interrupted));
+        }
+        locks.end(&holder);
+        assert!(locks.listing().is_empty() && locks.waits().is_empty());
     });
 }
 

@@ -69,7 +69,7 @@ use crate::{
     ids::{SpaceId, TrxId},
     keys::KeyRange,
     sync::{
-        Arc, Held, Mutex, Rank,
+        Arc, Held, InterruptibleWait, Mutex, Rank,
         atomic::{
             AtomicU64,
             Ordering::{Relaxed, SeqCst},
@@ -177,7 +177,7 @@ impl LockManager {
     /// - [`LockError::TimedOut`]: the timeout has passed.
     /// - [`LockError::Deadlock`]: the wait was part of a cycle. The transaction must roll back.
     /// - [`LockError::Interrupted`]: [`LockManager::interrupt`] was called, during the wait or before it; or
-    ///   [`LockManager::stop`].
+    ///   [`LockManager::stop`]; or the interrupt of the thread's call ([`Interrupt`](crate::sync::Interrupt)) is set.
     pub fn acquire(
         &self,
         me: &Arc<LockOwner>,
@@ -197,17 +197,21 @@ impl LockManager {
         }
         warn_of_own(&taken);
         drop(Held::take(Rank::Row));
+        let waiting = InterruptibleWait::begin(me);
+        if waiting.is_interrupted() {
+            return Err(LockError::Interrupted);
+        }
         let began = self.env.now();
         if self.step(|table| table.grant_or_enqueue(me, wanted, began))? {
             return Ok(());
         }
-        let mut is_resolved = || me.is_resolved();
+        let mut is_resolved = || me.is_resolved() || waiting.is_interrupted();
         match lock_timeout {
             LockTimeout::AtMost(time) => self.env.wait_unhindered(me.event(), time, &mut is_resolved),
             LockTimeout::NoWait | LockTimeout::Forever => self.env.wait(me.event(), &mut is_resolved),
         }
-        let now = self.env.now();
-        self.step(|table| table.end_wait(me, began, now))
+        let (now, is_interrupted) = (self.env.now(), waiting.is_interrupted());
+        self.step(|table| table.end_wait(me, began, now, is_interrupted))
     }
 
     /// Converts the implicit lock of a transaction on a row that it has written into an explicit one, so that others

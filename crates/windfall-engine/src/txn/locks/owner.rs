@@ -16,7 +16,7 @@ use crate::{
     error::LockError,
     ids::{SpaceId, TrxId},
     sync::{
-        Arc, Event,
+        Arc, Event, Wake,
         atomic::{
             AtomicBool, AtomicU64, AtomicUsize,
             Ordering::{Relaxed, SeqCst},
@@ -188,6 +188,12 @@ impl LockOwner {
 
     pub(super) fn event(&self) -> &Event {
         &self.event
+    }
+}
+
+impl Wake for LockOwner {
+    fn wake(&self) {
+        self.event.notify();
     }
 }
 

@@ -113,7 +113,7 @@ impl LockTable {
         Ok(false)
     }
 
-    /// Ends a wait that began at `began`, because its outcome is known or it has timed out.
+    /// Ends a wait that began at `began`, because its outcome is known, or it was interrupted or has timed out.
     ///
     /// # Errors
     /// The reason why the wait has ended without the lock.
@@ -122,10 +122,13 @@ impl LockTable {
         me: &Arc<LockOwner>,
         began: Duration,
         now: Duration,
+        is_interrupted: bool,
     ) -> Result<(), LockError> {
         let waited = now.saturating_sub(began);
         self.metrics.waited(waited);
-        if let Some(wait) = self.owners.wait_of(me.id()) {
+        if is_interrupted {
+            self.stop(me.id(), LockError::Interrupted);
+        } else if let Some(wait) = self.owners.wait_of(me.id()) {
             let blockers = self.blockers(me.id()).with_own(self.own_blocker(me, &wait.wanted));
             self.metrics.timeouts += 1;
             self.stop(me.id(), LockError::TimedOut { blockers, waited });

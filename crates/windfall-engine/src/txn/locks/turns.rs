@@ -22,7 +22,7 @@ use super::{LockManager, LockRequest, mode::TableMode, owner::LockOwner, warn_of
 use crate::{
     error::{Error, LockError, Result},
     ids::SpaceId,
-    sync::{Arc, Held, Rank},
+    sync::{Arc, Held, InterruptibleWait, Rank},
 };
 
 /// The length of the first turn.
@@ -48,7 +48,7 @@ impl WaitGuard<'_> {
 
     fn end_now(&self) -> Result<(), LockError> {
         let now = self.locks.env.now();
-        self.locks.step(|table| table.end_wait(self.me, self.began, now))
+        self.locks.step(|table| table.end_wait(self.me, self.began, now, false))
     }
 }
 
@@ -87,14 +87,18 @@ impl LockManager {
         }
         warn_of_own(&taken);
         drop(Held::take(Rank::Row));
-        let began = self.env.now();
+        let (began, waiting_thread) = (self.env.now(), InterruptibleWait::begin(me));
         let mut turn = FIRST_TURN;
         loop {
+            if waiting_thread.is_interrupted() {
+                return Err(LockError::Interrupted.into());
+            }
             if self.step(|table| table.grant_or_enqueue(me, wanted.clone(), began))? {
                 return Ok(());
             }
             let waiting = WaitGuard { locks: self, me, began };
-            self.take_turns(me, began.saturating_add(at_most), &mut turn, longest, between)?;
+            let until = began.saturating_add(at_most);
+            self.take_turns(me, &waiting_thread, until, &mut turn, longest, between)?;
             match waiting.end() {
                 Err(LockError::Deadlock(_)) => drop(between()?),
                 done => {
@@ -112,6 +116,7 @@ impl LockManager {
     fn take_turns(
         &self,
         me: &LockOwner,
+        waiting_thread: &InterruptibleWait,
         until: Duration,
         turn: &mut Duration,
         longest: Duration,
@@ -121,7 +126,11 @@ impl LockManager {
         let mut wait = |at_most: Duration| {
             let left = until.saturating_sub(self.env.now());
             let step = if has_more { Duration::ZERO } else { TURN_STEP };
-            self.env.wait_unhindered(me.event(), at_most.min(left).min(step), &mut || me.is_resolved());
+            let mut is_over = || me.is_resolved() || waiting_thread.is_interrupted();
+            self.env.wait_unhindered(me.event(), at_most.min(left).min(step), &mut is_over);
+            if waiting_thread.is_interrupted() {
+                return Err(LockError::Interrupted.into());
+            }
             between().map(|more| {
                 has_more = more;
                 me.is_resolved() || self.env.now() >= until

@@ -34,7 +34,8 @@ pub(super) fn wait_for_log_space(
 ) -> Result<()> {
     match target.durability() {
         Durability::Logged => {
-            transactions.log().wait_for_room(2 * bytes.min(SOURCE_CHUNK_BYTES as u64) + LOG_OVERHEAD_BYTES)
+            let bytes = 2 * bytes.min(SOURCE_CHUNK_BYTES as u64) + LOG_OVERHEAD_BYTES;
+            transactions.log().wait_for_room_interruptibly(bytes)
         }
         Durability::Temporary => Ok(()),
     }

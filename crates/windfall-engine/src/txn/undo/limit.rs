@@ -29,7 +29,7 @@ use super::{directory::Streams, purge::Purge, stream::UndoContext};
 use crate::{
     error::{LockError, Result, TransactionError},
     sync::{
-        Arc, Held, Rank,
+        Arc, Held, InterruptibleWait, Rank,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
         is_inside,
     },
@@ -160,16 +160,18 @@ impl UndoLimit {
             LockTimeout::AtMost(most) => waited < most,
             LockTimeout::Forever => true,
         };
+        let waiting = InterruptibleWait::begin(&self.context.slice_dropped);
+        let is_interrupted = || waiting.is_interrupted() || me.is_interrupted();
         let mut fruitless = 0;
         while fruitless < MAX_IDLE_CHECKS && may_wait(self.context.now().saturating_sub(began)) {
             drop(Held::take(Rank::Row));
             let (purged, met_quiesced) = self.purge.progress();
             self.context.purge_wake.notify();
             let again = self.context.now() + CHECK_INTERVAL;
-            let is_over = || self.has_room() || context.health.is_poisoned() || me.is_interrupted();
+            let is_over = || self.has_room() || context.health.is_poisoned() || is_interrupted();
             let ready = || is_over() || self.context.now() >= again;
             context.env.wait_unhindered(&self.context.slice_dropped, CHECK_INTERVAL, &mut || ready());
-            if me.take_interrupt() {
+            if me.take_interrupt() || waiting.is_interrupted() {
                 return Err(LockError::Interrupted.into());
             }
             if is_over() {

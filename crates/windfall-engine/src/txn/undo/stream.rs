@@ -94,7 +94,7 @@ pub(in crate::txn) struct UndoContext {
     /// The number of slices, without those of temporary streams.
     pub slices: AtomicU64,
     /// Signals that one of them was dropped.
-    pub slice_dropped: Event,
+    pub slice_dropped: Arc<Event>,
     /// For the trees that rollback and purge access: they have no hash index.
     no_hash: Arc<HashBudget>,
     /// The points at which a test makes a change or purge fail.
@@ -110,7 +110,7 @@ impl UndoContext {
             ids,
             purge_wake: Arc::new(Event::new()),
             slices: AtomicU64::new(0),
-            slice_dropped: Event::new(),
+            slice_dropped: Arc::default(),
             no_hash: Arc::new(HashBudget::new(0)),
             failpoint: Failpoint::default(),
         }

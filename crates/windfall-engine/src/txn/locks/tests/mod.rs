@@ -49,7 +49,7 @@ impl TestLocks {
     /// Returns the outcome of the wait, if it has ended.
     fn outcome(&self, me: &Arc<LockOwner>) -> Option<Result<(), LockError>> {
         let now = self.env.now();
-        me.is_resolved().then(|| self.locks.step(|table| table.end_wait(me, now, now)))
+        me.is_resolved().then(|| self.locks.step(|table| table.end_wait(me, now, now, false)))
     }
 
     /// Returns whether the wait has ended with the lock.

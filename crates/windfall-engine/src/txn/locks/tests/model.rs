@@ -295,7 +295,8 @@ impl Pair {
             }
             Op::Expire(trx) if self.waits(trx) => {
                 let me = &self.lock_owners[trx as usize];
-                let error = locks.step(|table| table.end_wait(me, MILLISECOND, MILLISECOND)).unwrap_err();
+                let error =
+                    locks.step(|table| table.end_wait(me, MILLISECOND, MILLISECOND, false)).unwrap_err();
                 assert!(matches!(error, LockError::TimedOut { .. }));
                 self.model.stop(trx, "expired");
                 self.model.outcomes.retain(|outcome| *outcome != (trx, "expired"));

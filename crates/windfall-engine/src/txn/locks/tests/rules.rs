@@ -380,7 +380,7 @@ fn a_call_outside_of_transactions_learns_of_a_holder_of_its_own_thread() {
     // A wait that has timed out says the same.
     assert!(!desk.ask(me, exclusive("a")));
     let now = desk.env.now();
-    match desk.locks.step(|table| table.end_wait(me, now, now)) {
+    match desk.locks.step(|table| table.end_wait(me, now, now, false)) {
         Err(LockError::TimedOut { blockers, .. }) => assert_eq!(blockers.own(), Some(own.id())),
         outcome => panic!("{outcome:?}"),
     }

@@ -60,7 +60,7 @@ fn a_request_after_one_that_has_timed_out_is_granted() {
     let all @ [a, b, c] = &desk.lock_owners();
     assert!(desk.ask(a, shared("k")) && !desk.ask(b, exclusive("k")) && !desk.ask(c, shared("k")));
     let now = desk.env.now();
-    let error = desk.locks.step(|table| table.end_wait(b, now, now)).unwrap_err();
+    let error = desk.locks.step(|table| table.end_wait(b, now, now, false)).unwrap_err();
     assert!(matches!(error, LockError::TimedOut { .. }));
     assert!(desk.was_served(c));
     desk.close(all);

@@ -7,7 +7,7 @@ use windfall_sim::{Fault, SimulatedDisk, SimulatedEnv, Survive};
 
 use super::{PATIENT, at_places, begin, check, filled, value};
 use crate::{
-    Database, Table, Transaction,
+    Database, InterruptHandle, Table, Transaction,
     disk::FileName,
     env::RealEnv,
     error::{DiskError, Error, LockError, SchemaError, TransactionError, UsageError},
@@ -106,6 +106,35 @@ fn changes_that_are_faster_than_the_index_build_wait_for_room() {
         assert!(rows_by_index(&table).unwrap() == rows_of(&table).unwrap(), "{what}");
         assert_eq!(db.check().unwrap().findings, Vec::<String>::new(), "{what}");
     }
+}
+
+/// A change waits for the builder of the index, and the builder goes from row to row: both are interrupted.
+#[test]
+fn an_interrupt_ends_an_index_build_and_the_waits_for_it() {
+    let disk = SimulatedDisk::new(1);
+    let (db, _env) = open(&disk, 1).unwrap();
+    let table = filled(&db, 60, 7).unwrap();
+    let (of_builder, of_writer) = (InterruptHandle::new(), InterruptHandle::new());
+    of_writer.interrupt();
+    let (act_db, ends) = (db.with_interrupt(&of_writer), of_builder.clone());
+    db.engine().catalog.pause.set_most(0);
+    at_places(&db, move |place| {
+        if place == 10 {
+            let trx = begin(&act_db);
+            let waits = trx.table(&act_db.table("t").unwrap()).update(&row(0), &value(999, false));
+            assert!(matches!(waits, Err(Error::Lock(LockError::Interrupted))), "{waits:?}");
+            ends.interrupt();
+        }
+        assert!(place <= 10, "the build goes on");
+    });
+    let built = db.with_interrupt(&of_builder).create_index("t", "i", index(true));
+    db.engine().catalog.pause.clear();
+    assert!(matches!(built, Err(Error::Lock(LockError::Interrupted))), "{built:?}");
+    assert!(table.index("i").is_err());
+    of_builder.clear();
+    db.with_interrupt(&of_builder).create_index("t", "i", index(true)).unwrap();
+    assert!(rows_by_index(&table).unwrap() == rows_of(&table).unwrap());
+    assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
 }
 
 /// A background rollback waits for room as well; a background rollback of another table does not.

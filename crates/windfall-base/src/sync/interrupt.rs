@@ -1,0 +1,227 @@
+//! Interrupts of the waits of a thread's calls.
+//!
+//! **Purpose.** A call may wait for others: for locks, names, space. Another thread ends its waits by an [`Interrupt`],
+//! which it must not have to look for: the calls of a session or transaction make theirs that of their thread
+//! ([`Interrupt::enter`]), and each wait that can be interrupted asks for it ([`InterruptibleWait`]).
+//!
+//! **Invariants.** A wait in progress when the interrupt comes is ended, even if the interrupt is withdrawn at once
+//! (test: `an_interrupt_ends_the_wait_in_progress_although_it_is_withdrawn`). A wait that begins later is ended until
+//! the interrupt is withdrawn (test: `an_interrupt_lasts_until_it_is_withdrawn`). No interrupt is lost between the
+//! check of a wait and the wait (test: `an_interrupted_wait_ends`): a wait first registers what wakes it and then
+//! checks for the interrupt, and an interrupt is first set and then wakes what is registered. With calls within calls
+//! the interrupt of the innermost one that has any applies (test: `the_innermost_interrupt_applies`).
+
+use core::{cell::RefCell, fmt};
+
+use super::{
+    Arc, Event, Mutex, Rank,
+    machine::{
+        atomic::{AtomicU64, Ordering::SeqCst},
+        thread_local,
+    },
+};
+
+thread_local! {
+    /// The interrupt of the innermost call of this thread that has one.
+    static CURRENT: RefCell<Option<Arc<Interrupt>>> = const { RefCell::new(None) };
+}
+
+/// What a waiting thread is woken by. It then checks whether it was interrupted.
+pub trait Wake: Send + Sync + fmt::Debug {
+    /// Wakes the waiters.
+    fn wake(&self);
+}
+
+impl Wake for Event {
+    fn wake(&self) {
+        self.notify();
+    }
+}
+
+/// The bit of the state that is set while the interrupt lasts.
+const IS_SET: u64 = 1;
+/// The number of interrupts is above that bit.
+const ONE_MORE: u64 = 2;
+
+/// Ends waits.
+#[derive(Debug)]
+pub struct Interrupt {
+    /// The number of interrupts so far, and whether the last one lasts.
+    state: AtomicU64,
+    /// What wakes the waits in progress.
+    waits: Mutex<Vec<Arc<dyn Wake>>>,
+}
+
+impl Default for Interrupt {
+    fn default() -> Self {
+        Self { state: AtomicU64::new(0), waits: Mutex::new(Rank::Leaf, Vec::new()) }
+    }
+}
+
+impl Interrupt {
+    /// Ends the waits in progress, and those that begin before [`Interrupt::clear`]. Does not wait.
+    pub fn interrupt(&self) {
+        self.state.fetch_or(IS_SET, SeqCst);
+        self.state.fetch_add(ONE_MORE, SeqCst);
+        // They are woken without the mutex: a waiter that checks whether it may continue takes other locks.
+        let waits = self.waits.lock().clone();
+        for wait in waits {
+            wait.wake();
+        }
+    }
+
+    /// Withdraws the interrupt: waits that begin from now on are not ended.
+    pub fn clear(&self) {
+        self.state.fetch_and(!IS_SET, SeqCst);
+    }
+
+    /// Returns whether waits that begin now are ended.
+    pub fn is_set(&self) -> bool {
+        self.state.load(SeqCst) & IS_SET != 0
+    }
+
+    /// Makes it the interrupt of this thread's calls, until the guard is dropped.
+    pub fn enter(self: &Arc<Self>) -> Interruptible {
+        Interruptible { before: CURRENT.with(|current| current.replace(Some(self.clone()))) }
+    }
+
+    /// Returns the interrupt of this thread's calls, if there is any.
+    fn current() -> Option<Arc<Self>> {
+        CURRENT.with(|current| current.borrow().clone())
+    }
+
+    /// Returns whether this thread's calls are interrupted now: for work that takes long without a wait.
+    pub fn is_current_set() -> bool {
+        CURRENT.with(|current| current.borrow().as_ref().is_some_and(|interrupt| interrupt.is_set()))
+    }
+}
+
+/// While it exists, the waits of a thread can be interrupted.
+#[derive(Debug)]
+#[must_use = "the waits can be interrupted while it exists"]
+pub struct Interruptible {
+    /// The interrupt that it has replaced.
+    before: Option<Arc<Interrupt>>,
+}
+
+impl Drop for Interruptible {
+    fn drop(&mut self) {
+        let before = self.before.take();
+        // A thread that ends has none any more.
+        let ended = CURRENT.try_with(|current| current.replace(before));
+        drop(ended);
+    }
+}
+
+/// A wait that the interrupt of its thread's calls ends.
+#[derive(Debug)]
+pub struct InterruptibleWait(Option<Registered>);
+
+#[derive(Debug)]
+struct Registered {
+    interrupt: Arc<Interrupt>,
+    wake: Arc<dyn Wake>,
+    /// The state of the interrupt before the wait was registered.
+    before: u64,
+}
+
+impl InterruptibleWait {
+    /// Begins a wait from which this wakes the thread.
+    pub fn begin<W: Wake + 'static>(wake: &Arc<W>) -> Self {
+        let Some(interrupt) = Interrupt::current() else { return Self::never() };
+        let before = interrupt.state.load(SeqCst);
+        let wake: Arc<dyn Wake> = wake.clone();
+        interrupt.waits.lock().push(wake.clone());
+        Self(Some(Registered { interrupt, wake, before }))
+    }
+
+    /// Returns a wait that nothing interrupts.
+    pub fn never() -> Self {
+        Self(None)
+    }
+
+    /// Returns whether the wait must end.
+    pub fn is_interrupted(&self) -> bool {
+        self.0.as_ref().is_some_and(|Registered { interrupt, before, .. }| {
+            let now = interrupt.state.load(SeqCst);
+            now & IS_SET != 0 || now / ONE_MORE != before / ONE_MORE
+        })
+    }
+}
+
+impl Drop for InterruptibleWait {
+    fn drop(&mut self) {
+        let Some(Registered { interrupt, wake, .. }) = self.0.take() else { return };
+        let mut waits = interrupt.waits.lock();
+        let place = waits.iter().position(|known| Arc::ptr_eq(known, &wake));
+        debug_assert!(place.is_some(), "a wait ends that was not registered");
+        place.map(|place| waits.swap_remove(place));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_mins(1);
+
+    /// Waits on another thread. Returns once it is registered.
+    fn waiter(interrupt: &Arc<Interrupt>) -> std::thread::JoinHandle<bool> {
+        let (mine, event) = (interrupt.clone(), Arc::new(Event::new()));
+        let thread = std::thread::spawn(move || {
+            let _entered = mine.enter();
+            let waiting = InterruptibleWait::begin(&event);
+            event.wait_for(LONG, || waiting.is_interrupted())
+        });
+        while interrupt.waits.lock().is_empty() && !thread.is_finished() {
+            std::thread::yield_now();
+        }
+        thread
+    }
+
+    #[test]
+    fn an_interrupt_ends_the_wait_in_progress_although_it_is_withdrawn() {
+        let interrupt = Arc::new(Interrupt::default());
+        let thread = waiter(&interrupt);
+        interrupt.interrupt();
+        interrupt.clear();
+        assert!(thread.join().unwrap());
+        assert!(interrupt.waits.lock().is_empty());
+    }
+
+    #[test]
+    fn an_interrupt_lasts_until_it_is_withdrawn() {
+        let (interrupt, event) = (Arc::new(Interrupt::default()), Arc::new(Event::new()));
+        interrupt.clear();
+        interrupt.interrupt();
+        assert!(!Interrupt::is_current_set() && !InterruptibleWait::begin(&event).is_interrupted());
+        {
+            let _entered = interrupt.enter();
+            for _ in 0..2 {
+                assert!(Interrupt::is_current_set() && InterruptibleWait::begin(&event).is_interrupted());
+            }
+            assert!(!InterruptibleWait::never().is_interrupted());
+            interrupt.clear();
+            let waiting = InterruptibleWait::begin(&event);
+            assert!(!Interrupt::is_current_set() && !waiting.is_interrupted());
+            assert_eq!(interrupt.waits.lock().len(), 1);
+        }
+        assert!(interrupt.waits.lock().is_empty());
+    }
+
+    #[test]
+    fn the_innermost_interrupt_applies() {
+        let (outer, inner) = (Arc::new(Interrupt::default()), Arc::new(Interrupt::default()));
+        outer.interrupt();
+        let entered = outer.enter();
+        {
+            let _entered = inner.enter();
+            assert!(!Interrupt::is_current_set());
+        }
+        assert!(Interrupt::is_current_set());
+        drop(entered);
+        assert!(!Interrupt::is_current_set());
+    }
+}

@@ -1,0 +1,85 @@
+//! The waits of DDL statements: how long they last, and what ends them.
+//!
+//! **Purpose.** A handle of a database has its own timeout and interrupt for the statements that are made with it.
+//!
+//! **Invariants.** Every DDL statement is run by [`Database::statement`] (test:
+//! `an_interrupt_ends_the_waits_of_every_statement`).
+
+use core::time::Duration;
+
+use super::Database;
+use crate::{
+    catalog::{Catalog, DdlOptions},
+    error::Result,
+    interrupt::InterruptHandle,
+};
+
+impl Database {
+    /// Returns a handle of the same database with DDL statements that wait at most this long for transactions and other
+    /// DDL statements that use their tables. With zero they are refused at once. (`WAIT n` and `NOWAIT` of `MariaDB`'s
+    /// DDL.) A statement always waits for row calls in progress, until they are done. By default a statement waits for
+    /// transactions up to [`Options::lock_wait_timeout`], and for another statement without a limit.
+    ///
+    /// ```
+    /// # fn main() -> windfall::Result<()> {
+    /// # let folder = std::env::temp_dir().join(format!("windfall-wait-{}", std::process::id()));
+    /// # let db = windfall::Database::open(&folder, windfall::Options::default().buffer_pool_size(16 << 20))?;
+    /// use std::time::Duration;
+    /// use windfall::{TableOptions, TransactionOptions, error::{Error, LockError}};
+    ///
+    /// let towns = db.create_table("towns", TableOptions::default())?;
+    /// let trx = db.begin(TransactionOptions::default());
+    /// trx.table(&towns).insert(b"Basel", b"177595")?;
+    /// let refused = db.with_ddl_timeout(Duration::ZERO).drop_table("towns").unwrap_err();
+    /// assert!(matches!(refused, Error::Lock(LockError::Busy(_))));
+    /// trx.commit()?;
+    /// db.drop_table("towns")?;
+    /// # db.close()?;
+    /// # std::fs::remove_dir_all(folder).ok();
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// [`Options::lock_wait_timeout`]: crate::Options::lock_wait_timeout
+    #[must_use]
+    pub fn with_ddl_timeout(&self, at_most: Duration) -> Self {
+        Self { statement_wait: Some(at_most), ..self.clone() }
+    }
+
+    /// Returns a handle of the same database whose DDL statements, and the transactions that it begins, are interrupted
+    /// by this handle: one for each session of a server, for instance.
+    ///
+    /// ```
+    /// # fn main() -> windfall::Result<()> {
+    /// # let folder = std::env::temp_dir().join(format!("windfall-interrupt-{}", std::process::id()));
+    /// # let db = windfall::Database::open(&folder, windfall::Options::default().buffer_pool_size(16 << 20))?;
+    /// use windfall::{InterruptHandle, TableOptions, TransactionOptions, error::{Error, LockError}};
+    ///
+    /// let towns = db.create_table("towns", TableOptions::default())?;
+    /// let trx = db.begin(TransactionOptions::default());
+    /// trx.table(&towns).insert(b"Basel", b"177595")?;
+    /// let kill = InterruptHandle::new();
+    /// let session = db.with_interrupt(&kill);
+    /// kill.interrupt(); // from any thread, while the statement waits, too
+    /// let refused = session.drop_table("towns").unwrap_err();
+    /// assert!(matches!(refused, Error::Lock(LockError::Interrupted)));
+    /// kill.clear();
+    /// trx.commit()?;
+    /// session.drop_table("towns")?;
+    /// # db.close()?;
+    /// # std::fs::remove_dir_all(folder).ok();
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn with_interrupt(&self, interrupt: &InterruptHandle) -> Self {
+        Self { interrupt: Some(interrupt.clone()), ..self.clone() }
+    }
+
+    /// Runs a DDL statement, with the options of one that begins now.
+    pub(crate) fn statement<T>(&self, run: impl FnOnce(&Catalog, DdlOptions) -> Result<T>) -> Result<T> {
+        let _interruptible = self.interrupt.as_ref().map(InterruptHandle::enter);
+        let until = self.statement_wait.map(|at_most| self.engine.env.now().saturating_add(at_most));
+        run(&self.engine.catalog, DdlOptions { flush: self.engine.flush_mode(), until })
+    }
+}

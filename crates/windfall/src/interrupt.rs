@@ -1,0 +1,56 @@
+//! Handles that interrupt the waits of transactions and statements.
+//!
+//! **Purpose.** A session that waits is ended from outside: by another thread, which knows neither the transaction nor
+//! what it waits for. The handle exists before the transaction has an id, and serves any number of transactions and
+//! statements.
+//!
+//! **Invariants.** Only waits are ended, and each call then fails as after a timeout: it has changed nothing, and its
+//! transaction continues (test: `an_interrupted_transaction_continues`). The end of a transaction, and a rollback, are
+//! not interrupted (test: `an_interrupt_does_not_keep_a_transaction_from_its_end`).
+
+use crate::sync::{Arc, Interrupt, Interruptible};
+
+/// Interrupts the waits of the transactions and statements that have this handle
+/// ([`Transaction::interrupt_handle`](crate::Transaction::interrupt_handle),
+/// [`Database::with_interrupt`](crate::Database::with_interrupt)). Clones are the same handle. It may be used from any
+/// thread, and does not wait.
+///
+/// It ends these waits, with [`LockError::Interrupted`](crate::error::LockError::Interrupted):
+/// - those of a call in a transaction: for locks of rows, ranges and tables; for space in the log and the undo log,
+///   before a change; and, before a change, for the builder of a new index;
+/// - those of a DDL statement: for transactions and background rollbacks that use its tables, and for other statements
+///   with one of its names. A statement that adds an index ends between two rows.
+///
+/// It ends none of these: the wait for a single call that is changing the same row, or that is inside a table whose
+/// definition a statement changes, until that call is done; the lookup of a name that a statement is changing; the wait
+/// until a commit is durable; commit, rollback and the end of a statement; and calls outside of transactions.
+#[derive(Clone, Debug, Default)]
+pub struct InterruptHandle(Arc<Interrupt>);
+
+impl InterruptHandle {
+    /// Returns a new handle, which is not set.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Ends the waits in progress, and sets the handle: until [`InterruptHandle::clear`] every call that would have to
+    /// wait fails instead.
+    pub fn interrupt(&self) {
+        self.0.interrupt();
+    }
+
+    /// Withdraws the interrupt: calls wait again. Waits that were in progress at the interrupt have ended, or will end.
+    pub fn clear(&self) {
+        self.0.clear();
+    }
+
+    /// Returns whether it is set.
+    pub fn is_set(&self) -> bool {
+        self.0.is_set()
+    }
+
+    /// Makes the waits of this thread those that it ends, until the guard is dropped.
+    pub(crate) fn enter(&self) -> Interruptible {
+        self.0.enter()
+    }
+}

@@ -1,0 +1,240 @@
+//! Interrupts by a handle: which waits they end, and what goes on.
+
+use std::{sync::Arc, thread, time::Duration};
+
+use windfall::{
+    Database, Error, IndexOptions, InterruptHandle, Isolation, Result, StatementEnd, TableOptions,
+    TransactionOptions, TxTable,
+    env::{Env, RealEnv},
+    error::LockError,
+};
+use windfall_sim::SimulatedDisk;
+
+use super::{begin, database, options, pairs, rows, table, waits::scripted};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn is_interrupted<T: core::fmt::Debug>(done: &Result<T>) -> bool {
+    matches!(done, Err(Error::Lock(LockError::Interrupted)))
+}
+
+/// Each wait for a lock is ended, by an interrupt that lasts and by one that is withdrawn at once. The handle is older
+/// than the transaction's id.
+#[test]
+fn an_interrupted_transaction_continues() {
+    type Call = fn(&TxTable<'_>) -> Result<()>;
+    let calls: [(&str, Call); 6] = [
+        ("a row that is being changed", |t| t.put(b"a", b"y1")),
+        ("a row that is locked", |t| t.get_for_update(b"b").map(drop)),
+        ("a locked range", |t| t.insert(b"bb", b"x7")),
+        ("a range", |t| t.range_for_update::<&[u8]>(..)?.try_for_each(|row| row.map(drop))),
+        ("a key of a unique index", |t| t.insert(b"new", b"x9")),
+        ("a duplicate", |t| t.duplicate_lock(windfall::RowMode::Exclusive).insert(b"b", b"y8")),
+    ];
+    for (name, call) in calls {
+        for withdraws in [false, true] {
+            let (db, script, clock) = scripted();
+            let table = table(&db);
+            for row in [(b"a", b"x1"), (b"b", b"x2"), (b"c", b"x3")] {
+                table.insert(row.0, row.1).unwrap();
+            }
+            let holder = begin(&db, Isolation::RepeatableRead);
+            let in_holder = holder.table(&table);
+            in_holder.put(b"a", b"x9").unwrap();
+            in_holder.range_for_share(&b"b"[..]..=b"c").unwrap().for_each(drop);
+            let trx = begin(&db, Isolation::ReadCommitted);
+            let handle = trx.interrupt_handle();
+            assert_eq!(trx.id(), None);
+            let within = trx.table(&table);
+            let by_other = handle.clone();
+            script.then(SECOND, move || {
+                by_other.interrupt();
+                if withdraws {
+                    by_other.clear();
+                }
+            });
+            let began = clock.now();
+            let done = call(&within);
+            assert!(is_interrupted(&done), "{name}: {done:?}");
+            assert_eq!((clock.now().saturating_sub(began), handle.is_set()), (SECOND, !withdraws), "{name}");
+            // What need not wait goes on, and what must is refused at once.
+            within.put(b"own", b"y5").unwrap();
+            handle.interrupt();
+            assert!(is_interrupted(&call(&within)), "{name}");
+            assert_eq!((clock.now().saturating_sub(began), db.lock_waits().len()), (SECOND, 0), "{name}");
+            handle.clear();
+            script.then(SECOND, move || drop(holder));
+            match call(&within) {
+                Ok(()) | Err(Error::Schema(_)) => {}
+                Err(error) => panic!("{name}: {error}"),
+            }
+            assert_eq!(clock.now().saturating_sub(began), 2 * SECOND, "{name}: it waited");
+            trx.commit().unwrap();
+            assert_eq!(table.get(b"own").unwrap().as_deref(), Some(&b"y5"[..]));
+            assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
+        }
+    }
+}
+
+#[test]
+fn an_interrupt_does_not_keep_a_transaction_from_its_end() {
+    let db = database();
+    let table = table(&db);
+    let handle = InterruptHandle::new();
+    let session = db.with_interrupt(&handle);
+    handle.interrupt();
+    let trx = begin(&session, Isolation::RepeatableRead);
+    let within = trx.table(&table);
+    within.put(b"a", b"x1").unwrap();
+    trx.begin_statement().unwrap();
+    within.put(b"b", b"x2").unwrap();
+    let here = trx.set_savepoint().unwrap();
+    within.put(b"c", b"x3").unwrap();
+    trx.rollback_to_savepoint(&here).unwrap();
+    trx.end_statement(StatementEnd::Keep).unwrap();
+    trx.begin_statement().unwrap();
+    within.delete(b"a").unwrap();
+    trx.end_statement(StatementEnd::Undo).unwrap();
+    trx.prepare(b"x").unwrap();
+    trx.commit().unwrap();
+    let other = begin(&session, Isolation::RepeatableRead);
+    other.table(&table).put(b"d", b"x4").unwrap();
+    other.rollback().unwrap();
+    assert_eq!(rows(&table), pairs([("a", "x1"), ("b", "x2")]));
+    // A handle is that of its transactions alone.
+    let (holder, free) = (begin(&db, Isolation::ReadCommitted), begin(&db, Isolation::ReadCommitted));
+    holder.table(&table).put(b"a", b"y1").unwrap();
+    free.set_lock_wait_timeout(Some(Duration::ZERO));
+    assert!(!free.interrupt_handle().is_set());
+    let busy = free.table(&table).put(b"a", b"y2");
+    assert!(matches!(busy, Err(Error::Lock(LockError::Busy(_)))), "{busy:?}");
+}
+
+/// A call from within the source of a value has the interrupt of its own transaction, or else that of the outer call.
+#[test]
+fn a_call_within_another_is_interrupted_by_its_own_handle() {
+    let (db, script, clock) = scripted();
+    let (table, other) = (table(&db), db.create_table("other", TableOptions::default()).unwrap());
+    let holder = begin(&db, Isolation::ReadCommitted);
+    holder.table(&table).put(b"a", b"x1").unwrap();
+    let (outer, inner) = (begin(&db, Isolation::ReadCommitted), begin(&db, Isolation::ReadCommitted));
+    let (of_outer, of_inner) = (outer.interrupt_handle(), inner.interrupt_handle());
+    of_inner.interrupt();
+    let mut from = super::calls::From(Some(|| assert!(inner.table(&other).put(b"k", b"1").is_ok())));
+    outer.table(&other).put_stream(b"long", super::calls::LONG, &mut from).unwrap();
+    // After the inner call the outer handle applies again, and not the inner one.
+    script.then(SECOND, move || of_outer.interrupt());
+    let began = clock.now();
+    assert!(is_interrupted(&outer.table(&table).put(b"a", b"x2")));
+    assert_eq!(clock.now().saturating_sub(began), SECOND);
+    drop(holder);
+}
+
+/// Statements that wait for a transaction, before or while they wait.
+#[test]
+fn an_interrupt_ends_the_waits_of_every_statement() {
+    type Statement = fn(&Database) -> Result<()>;
+    let statements: [(&str, Statement); 9] = [
+        ("drop", |db| db.drop_table("t").map(drop)),
+        ("drop of two", |db| db.drop_tables(&["other", "t"]).map(drop)),
+        ("drop by prefix", |db| db.drop_tables_with_prefix("t").map(drop)),
+        ("truncate", |db| db.truncate_table("t").map(drop)),
+        ("truncate by prefix", |db| db.truncate_tables_with_prefix("t").map(drop)),
+        ("create index", |db| db.create_index("t", "late", IndexOptions::on_value(0..2))),
+        ("drop index", |db| db.drop_index("t", "first").map(drop)),
+        ("rename", |db| db.rename_table("t", "elsewhere")),
+        ("swap", |db| db.swap_tables("t", "other")),
+    ];
+    for (name, statement) in statements {
+        for is_set_before in [true, false] {
+            let (db, script, clock) = scripted();
+            let (table, _) = (table(&db), db.create_table("other", TableOptions::default()).unwrap());
+            table.put(b"a", b"x1").unwrap();
+            let trx = begin(&db, Isolation::ReadCommitted);
+            trx.table(&table).put(b"a", b"x2").unwrap();
+            let handle = InterruptHandle::new();
+            let session = db.with_interrupt(&handle);
+            if is_set_before {
+                handle.interrupt();
+            } else {
+                let handle = handle.clone();
+                script.then(SECOND, move || handle.interrupt());
+            }
+            let began = clock.now();
+            let done = statement(&session);
+            if done.is_ok() {
+                assert!(matches!(name, "rename" | "swap"), "{name} waits for no transaction");
+                continue;
+            }
+            assert!(is_interrupted(&done), "{name}: {done:?}");
+            let waited = if is_set_before { Duration::ZERO } else { SECOND };
+            assert_eq!(clock.now().saturating_sub(began), waited, "{name}");
+            assert!(db.lock_waits().is_empty() && db.locks().iter().all(|lock| Some(lock.trx) == trx.id()));
+            trx.table(&table).put(b"b", b"x3").unwrap();
+            trx.commit().unwrap();
+            handle.clear();
+            statement(&session).unwrap();
+            assert_eq!(db.check().unwrap().findings, Vec::<String>::new(), "{name}");
+        }
+    }
+}
+
+/// An index waits for a transaction, and other statements wait for the index, without a limit.
+#[test]
+fn an_interrupt_ends_the_wait_for_a_name() {
+    let db = database();
+    let table = table(&db);
+    let old = begin(&db, Isolation::ReadCommitted);
+    old.table(&table).put(b"a", b"x1").unwrap();
+    let (builder, waiter) = (InterruptHandle::new(), InterruptHandle::new());
+    let (building_db, waiting_db) = (db.with_interrupt(&builder), db.with_interrupt(&waiter));
+    thread::scope(|scope| {
+        let building = scope.spawn(|| building_db.create_index("t", "late", IndexOptions::on_value(0..2)));
+        while db.lock_waits().is_empty() {
+            thread::yield_now();
+        }
+        let unlimited = scope.spawn(|| waiting_db.drop_table("t"));
+        let limited =
+            scope.spawn(|| waiting_db.with_ddl_timeout(super::time_limit::HANG).truncate_table("t"));
+        // Before the waits or during them: the outcome is the same.
+        thread::sleep(Duration::from_millis(20));
+        waiter.interrupt();
+        for waits in [unlimited.join().unwrap(), limited.join().unwrap()] {
+            assert!(is_interrupted(&waits), "{waits:?}");
+        }
+        assert!(!building.is_finished());
+        builder.interrupt();
+        assert!(is_interrupted(&building.join().unwrap()));
+    });
+    old.commit().unwrap();
+    assert!(table.index("late").is_err());
+    waiter.clear();
+    waiting_db.drop_table("t").unwrap();
+}
+
+#[test]
+fn an_interrupt_ends_the_wait_for_undo_space() {
+    const LIMIT: u64 = 1 << 20;
+    let options = options().undo_limit(LIMIT);
+    let env = Arc::new(RealEnv::default());
+    let db = Database::open_on(Arc::new(SimulatedDisk::new(5)), env, &options, &|_| {}).unwrap();
+    let table = db.create_table("t", TableOptions::default()).unwrap();
+    table.put(b"row", b"").unwrap();
+    let _view = db.begin(TransactionOptions::default().read_only().consistent_snapshot());
+    db.set_lock_wait_timeout(Duration::ZERO);
+    while table.put(b"row", &[1; 1000]).is_ok() {}
+    let trx = begin(&db, Isolation::RepeatableRead);
+    trx.set_lock_wait_timeout(Some(super::time_limit::HANG));
+    let handle = trx.interrupt_handle();
+    let before = db.metrics().undo_waits;
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| trx.table(&table).put(b"row", b"1"));
+        while db.metrics().undo_waits == before {
+            thread::yield_now();
+        }
+        handle.interrupt();
+        let done = waits.join().unwrap();
+        assert!(is_interrupted(&done), "{done:?}");
+    });
+    trx.rollback().unwrap();
+}
