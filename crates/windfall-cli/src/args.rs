@@ -59,8 +59,12 @@ pub(crate) enum Command {
     Tables,
     /// Work with one database, statement by statement: transactions, in several concurrent sessions.
     Shell(ShellArgs),
-    /// Check every page, tree and file of a database that no process has open.
-    Check,
+    /// Check every page, tree and file of a database that no process has open, or of one of its tables.
+    Check {
+        /// Check this table alone.
+        #[arg(long)]
+        table: Option<String>,
+    },
     /// Wait for the end of standard input, then remove files and folders.
     #[command(hide = true)]
     Sweep(SweepArgs),

@@ -309,9 +309,12 @@ pub(crate) struct Checked {
     pub foreign: Vec<String>,
 }
 
-/// Checks everything.
-pub(crate) fn check(db: &Database) -> Result<Checked> {
-    let report = db.check()?;
+/// Checks everything, or one table.
+pub(crate) fn check(db: &Database, table: Option<&str>) -> Result<Checked> {
+    let report = match table {
+        Some(table) => db.table(table)?.check(|_| true)?,
+        None => db.check()?,
+    };
     let entries = report.trees.iter().map(|tree| tree.entries).sum();
     let counted = vec![("pages", report.pages), ("trees", report.trees.len() as u64), ("entries", entries)];
     let CheckReport { findings, uncompared, pending, foreign, .. } = report;

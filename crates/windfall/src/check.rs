@@ -42,6 +42,7 @@
 //! leaves the previous one. So the files are listed first, and then the lists are read in that order.
 
 mod pieces;
+mod table;
 #[cfg(test)]
 mod tests;
 
@@ -66,6 +67,7 @@ use crate::{
     },
 };
 use pieces::{Pieces, TableTree};
+pub use table::CheckProgress;
 
 /// The number of pages that one piece of a live check examines while calls on the table wait.
 pub(crate) const CHECK_PAGES_PER_STEP: usize = 256;
@@ -87,6 +89,8 @@ pub struct CheckReport {
     pub pending: Vec<String>,
     /// Files in the folders of the database that do not belong to it.
     pub foreign: Vec<String>,
+    /// Whether the callback of [`Table::check`](crate::Table::check) has ended the check: not everything was examined.
+    pub cancelled: bool,
 }
 
 /// A tree that was checked.
@@ -165,7 +169,8 @@ fn check_some(
     block_table(engine, name, pieces, named, |pieces, trees, rest| pieces.check_next(report, trees, rest))
 }
 
-/// Runs `piece` with the trees of a table that is quiesced. Returns its result: whether it was the last piece.
+/// Runs `piece` with the trees of the table of this name, which is quiesced. Returns its result: whether it was the
+/// last piece.
 fn block_table<'a>(
     engine: &Engine,
     name: &Arc<str>,
@@ -173,28 +178,38 @@ fn block_table<'a>(
     named: &mut BTreeSet<SpaceId>,
     piece: impl FnOnce(&mut Pieces<'a>, &[TableTree<'_>], Quiesced) -> bool,
 ) -> bool {
-    let check = |table: &catalog::Table| {
-        let schema = table.schema();
-        named.extend(schema.record.spaces());
-        let of_index = |index: &IndexRecord| {
-            let owner = Owner::Index { table: name.clone(), index: index.name.clone() };
-            (owner, index.form == EntryForm::Terminated)
-        };
-        let of_table = once((Owner::Table(name.clone()), true));
-        let of_metadata = once((Owner::Metadata(name.clone()), false));
-        let owners = of_table.chain(schema.record.indexes.iter().map(of_index)).chain(of_metadata);
-        let tree = |((owner, has_all_rows), tree)| TableTree { owner, tree, has_all_rows };
-        let trees: Vec<_> = owners.zip(schema.trees().map(|tree| &**tree)).map(tree).collect();
-        // A check in one piece waits for purge, too.
-        let catches_up = pieces.is_single_piece();
-        let space = schema.clustered.space();
-        pieces.timed(|pieces| {
-            let check = |rest| piece(pieces, &trees, rest);
-            quiesce::with_table_quiesced(&engine.transactions, space, catches_up, check)
-        })
-    };
+    let check = |table: &catalog::Table| with_trees(engine, name, table, pieces, named, piece);
     // A table that no longer exists needs no check.
     engine.catalog.alone(name, check).unwrap_or(true)
+}
+
+/// Runs `piece` with the trees of a table whose gate is closed, and which is quiesced here.
+fn with_trees<'a>(
+    engine: &Engine,
+    name: &Arc<str>,
+    table: &catalog::Table,
+    pieces: &mut Pieces<'a>,
+    named: &mut BTreeSet<SpaceId>,
+    piece: impl FnOnce(&mut Pieces<'a>, &[TableTree<'_>], Quiesced) -> bool,
+) -> bool {
+    let schema = table.schema();
+    named.extend(schema.record.spaces());
+    let of_index = |index: &IndexRecord| {
+        let owner = Owner::Index { table: name.clone(), index: index.name.clone() };
+        (owner, index.form == EntryForm::Terminated)
+    };
+    let of_table = once((Owner::Table(name.clone()), true));
+    let of_metadata = once((Owner::Metadata(name.clone()), false));
+    let owners = of_table.chain(schema.record.indexes.iter().map(of_index)).chain(of_metadata);
+    let tree = |((owner, has_all_rows), tree)| TableTree { owner, tree, has_all_rows };
+    let trees: Vec<_> = owners.zip(schema.trees().map(|tree| &**tree)).map(tree).collect();
+    // A check in one piece waits for purge, too.
+    let catches_up = pieces.is_single_piece();
+    let space = schema.clustered.space();
+    pieces.timed(|pieces| {
+        let check = |rest| piece(pieces, &trees, rest);
+        quiesce::with_table_quiesced(&engine.transactions, space, catches_up, check)
+    })
 }
 
 /// Verifies every page of every data file, and that the files are those that the records name.
@@ -219,19 +234,22 @@ fn check_files(engine: &Engine, report: &mut CheckReport, named: &BTreeSet<Space
     for id in &files {
         let live = engine.pool.space(*id).filter(|space| !space.is_dropped());
         if let Some(space) = live.filter(|space| space.durability() == Durability::Logged) {
-            check_pages(engine, report, &space);
+            check_pages(engine, report, &space, &mut |_| true);
         }
     }
     files.retain(|id| !named.contains(id));
     for id in unowned(engine, files, || {}) {
         report.finding(format!("{}: no table has this file", path(&id)));
     }
-    for id in named {
-        let file = FileName::Data(*id);
-        let Some(space) = engine.pool.space(*id) else { continue };
-        if space.file() == FileState::Durable && engine.disk.len(file)?.is_none() && !space.is_dropped() {
-            report.finding(format!("{} is missing", engine.disk.path(file).display()));
-        }
+    named.iter().try_for_each(|id| report_missing(engine, report, *id))
+}
+
+/// Reports a file that is missing.
+fn report_missing(engine: &Engine, report: &mut CheckReport, id: SpaceId) -> Result<()> {
+    let file = FileName::Data(id);
+    let Some(space) = engine.pool.space(id) else { return Ok(()) };
+    if space.file() == FileState::Durable && engine.disk.len(file)?.is_none() && !space.is_dropped() {
+        report.finding(format!("{} is missing", engine.disk.path(file).display()));
     }
     Ok(())
 }
@@ -275,13 +293,22 @@ fn may_be_dropped(engine: &Engine, id: SpaceId) -> bool {
     }
 }
 
-/// Verifies the pages of a file. A page that is being written is read again.
-fn check_pages(engine: &Engine, report: &mut CheckReport, space: &Arc<Space>) {
+/// Verifies the pages of a file. A page that is being written is read again. Calls `go_on` with the number of pages
+/// after some pages each. Returns `false` if that has ended it.
+fn check_pages(
+    engine: &Engine,
+    report: &mut CheckReport,
+    space: &Arc<Space>,
+    go_on: &mut dyn FnMut(u64) -> bool,
+) -> bool {
     let file = FileName::Data(space.id());
     let page_size = engine.pool.page_size();
     let length = match engine.disk.len(file) {
         Ok(length) => length.unwrap_or(0),
-        Err(error) => return report.finding(error.to_string()),
+        Err(error) => {
+            report.finding(error.to_string());
+            return true;
+        }
     };
     let words = blank(page_size);
     let page = Page::new(&words);
@@ -291,14 +318,20 @@ fn check_pages(engine: &Engine, report: &mut CheckReport, space: &Arc<Space>) {
         if page.is_zero() { Ok(()) } else { engine.pool.verify(id, page) }
     };
     let pages = u32::try_from(length / page_size as u64).unwrap_or(u32::MAX);
+    let some = CHECK_PAGES_PER_STEP as u32;
     for number in 0..pages {
         let id = PageId { space: space.id(), page: PageNo(number) };
         report.pages += 1;
         if let Err(error) = look(id).or_else(|_| engine.pool.between_writes(|| look(id))) {
             if space.is_dropped() {
-                return;
+                return true;
             }
             report.finding(error.to_string());
         }
+        let is_last = number + 1 == pages;
+        if (is_last || (number + 1).is_multiple_of(some)) && !go_on(u64::from(number % some + 1)) {
+            return false;
+        }
     }
+    true
 }

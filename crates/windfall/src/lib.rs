@@ -119,7 +119,7 @@ use windfall_btree::{page, tree};
 use windfall_engine::{buffer, catalog, engine, log, options, recovery, store, tablespace, txn};
 
 pub use catalog::DropReport;
-pub use check::{CheckReport, CheckedTree};
+pub use check::{CheckProgress, CheckReport, CheckedTree};
 pub use cursor::{Condition, Cursor, Seek};
 pub use database::{Database, IndexOptions, TableInfo, TableOptions};
 pub use ddl_group::{DdlGroup, TableChanges};

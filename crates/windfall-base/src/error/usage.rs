@@ -181,6 +181,9 @@ pub enum UsageError {
         /// The limit in bytes.
         limit: usize,
     },
+    /// A check of a temporary table.
+    #[error("{0} is temporary, and only tables of the database are checked: it ends with its session")]
+    TemporaryCheck(Owner),
     /// Metadata of a table that is too long.
     #[error(
         "the metadata of a table has {length} bytes, and may have at most {limit}: keep less with the table"

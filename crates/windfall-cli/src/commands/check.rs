@@ -22,9 +22,9 @@ use crate::{
     output,
 };
 
-/// Checks a database.
-pub(super) fn check(db: &Path, json: bool) -> Result<ExitCode> {
-    let report = match with_database(db, false, Commit::Sync, engine::check) {
+/// Checks a database, or one table of it.
+pub(super) fn check(db: &Path, table: Option<&str>, json: bool) -> Result<ExitCode> {
+    let report = match with_database(db, false, Commit::Sync, |db| engine::check(db, table)) {
         Ok(report) => report,
         Err(Failure::Engine(damage @ (Error::Corrupt(_) | Error::Disk(DiskError::Missing { .. })))) => {
             engine::Checked { findings: vec![damage.to_string()], ..engine::Checked::default() }

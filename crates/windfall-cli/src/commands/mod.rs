@@ -46,7 +46,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         Command::Shell(options) => {
             with_database(db, false, Commit::Sync, |db| shell::run(db, json, options.keep_going))
         }
-        Command::Check => check::check(db, json),
+        Command::Check { table } => check::check(db, table.as_deref(), json),
         Command::Sweep(what) => Ok(sweep::wait(&what)),
     }
 }

@@ -182,4 +182,10 @@ fn a_sound_database_is_called_sound() {
     assert_eq!(printed.json()["sound"], true);
     assert_eq!(printed.json()["findings"], json!([]));
     assert!(printed.json()["checked"]["pages"].as_u64() > Some(0), "{}", printed.out);
+    // One of its tables: fewer trees, and a table that must exist.
+    let trees = printed.json()["checked"]["trees"].as_u64();
+    let printed = folder.call(&["--json", "check", "--table", "cities"]).served();
+    assert_eq!(printed.json()["sound"], true);
+    assert!(printed.json()["checked"]["trees"].as_u64() < trees, "{}", printed.out);
+    folder.call(&["check", "--table", "none"]).refused(&["no table none"]);
 }

@@ -227,6 +227,27 @@ impl Catalog {
         Some(run(table))
     }
 
+    /// Runs something on a table while no statement and no row call uses it, whatever its name is now; `hint` may be
+    /// it. Returns `None` if the table has no name any more.
+    pub fn alone_with<T>(
+        &self,
+        table: &Arc<Table>,
+        hint: &str,
+        run: impl FnOnce(&Arc<str>) -> T,
+    ) -> Option<T> {
+        let mut name: Arc<str> = hint.into();
+        loop {
+            let metadata_lock = self.names.lock_names(&[&name], None).expect("it waits as long as it takes");
+            if metadata_lock.has(&name, table) {
+                let _closed = table.gate().close();
+                return Some(run(&name));
+            }
+            drop(metadata_lock);
+            let mut tables = self.tables().into_iter();
+            name = tables.find(|(_, other)| Arc::ptr_eq(other, table)).map(|(name, _)| name)?;
+        }
+    }
+
     /// Records that a statement is filling these tablespaces, which no record names, until the returned value is
     /// dropped. By then they are named or dropped.
     pub(super) fn make(&self, spaces: impl IntoIterator<Item = SpaceId>) -> SpacesBeingFilled<'_> {

@@ -58,6 +58,8 @@ pub(super) struct Pieces<'a> {
     trees: BTreeMap<SpaceId, Stage>,
     /// The number of pieces so far.
     so_far: u32,
+    /// The number of pages examined in all pieces so far.
+    examined: u64,
     /// The log's end when the first piece began: pages changed later may look inconsistent although they are correct.
     since: Option<Lsn>,
     /// The time for which the last piece blocked other work.
@@ -114,6 +116,7 @@ impl<'a> Pieces<'a> {
             piece,
             trees,
             so_far: 0,
+            examined: 0,
             since: None,
             blocked_for: Duration::ZERO,
             purged: true,
@@ -132,6 +135,11 @@ impl<'a> Pieces<'a> {
             self.pause();
         }
         self.report_suspects(report);
+    }
+
+    /// Returns the number of pages, and allocation maps, that were examined so far.
+    pub(super) fn examined(&self) -> u64 {
+        self.examined
     }
 
     /// Returns whether everything is checked in a single piece.
@@ -194,6 +202,7 @@ impl<'a> Pieces<'a> {
             has_ended &= matches!(stage, Stage::Ended);
             self.trees.insert(id, stage);
         }
+        self.examined += (self.piece - left) as u64;
         debug_assert!(
             self.trees.values().filter(|stage| stage.has_reached_some()).count() <= 1,
             "the pages reached of several trees are stored"

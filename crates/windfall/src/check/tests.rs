@@ -1,6 +1,7 @@
 //! Checks concurrent with other work, at chosen points.
 
 mod purge;
+mod table;
 
 use std::{cell::Cell, thread};
 
