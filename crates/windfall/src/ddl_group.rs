@@ -220,7 +220,7 @@ impl DdlGroup {
     pub fn commit(self) -> Result<DropReport> {
         let Self { db, statements } = self;
         db.engine.check_open()?;
-        let report = db.engine.catalog.run_group(&statements, db.ddl_options())?;
+        let report = db.statement(|catalog, ddl| catalog.run_group(&statements, ddl))?;
         assert!(report.trees == 0 || report.lsn.is_some(), "trees were dropped without a record in the log");
         let lsn = report.lsn.map(|lsn| lsn.0);
         debug!(statements = statements.len(), trees = report.trees, lsn, "a group of statements");

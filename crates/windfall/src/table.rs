@@ -80,10 +80,6 @@ impl Table {
         Self { undo: Some(undo), ..Self::new(engine, name, table) }
     }
 
-    pub(crate) fn is_temporary(&self) -> bool {
-        self.undo.is_some()
-    }
-
     /// Returns a handle of the same table for calls of another kind.
     pub(crate) fn with_access<A>(&self, access: A) -> Table<A> {
         let Self { engine, name, inner, undo, access: AutoCommit } = self.clone();
