@@ -10,7 +10,7 @@
 //! before a statement are hidden until it ends, because it could not be rolled back after a rollback to one of them
 //! (test: `a_statement_leaves_savepoints_as_it_found_them_when_it_fails`).
 //!
-//! At [`Isolation::ReadCommitted`] all plain reads in a statement, and in those within it, use one view, which the
+//! At `Isolation::ReadCommitted` all plain reads in a statement, and in those within it, use one view, which the
 //! first of them takes (test: `a_statement_at_read_committed_reads_one_snapshot`). The end of the outermost statement,
 //! or of the transaction, releases it (test: `the_view_of_a_statement_ends_with_it`).
 //!
