@@ -293,6 +293,10 @@ impl Cursor {
     pub(crate) fn go(&mut self, to: Move<'_>, mut wanted: Wanted<'_>) -> Result<bool> {
         (self.at, self.releasable) = (At::Nothing, None);
         let found = self.find(to, &mut wanted);
+        if self.at == At::Nothing {
+            // What was locked on the way is not at the position.
+            self.releasable = None;
+        }
         debug_assert!(
             self.beyond.is_none() || self.at == At::Nothing,
             "a cursor is past an end and at a row"
@@ -474,9 +478,14 @@ impl Cursor {
                 }
             };
             if self.at != At::Nothing {
-                // Another transaction has changed the entry since: only now is its version known.
-                let condition =
-                    if is_seen { Condition::Holds } else { wanted.evaluate(entries.key(), entry_value)? };
+                // The version of the entry may be known only now: another transaction has changed it since, or this one
+                // after it was read ahead.
+                let is_evaluated = is_seen && (self.at == At::Row || *entry_value == entries.value());
+                let condition = if form.is_none() || is_evaluated {
+                    Condition::Holds
+                } else {
+                    wanted.evaluate(entries.key(), entry_value)?
+                };
                 if condition == Condition::Holds {
                     return Ok(true);
                 }

@@ -71,8 +71,9 @@ impl TableChanges {
 /// A statement sees the effects of those before it: a table may be renamed, and another one get its name; a table may
 /// be dropped and created again, or created and dropped. Nothing is checked before the commit, which locks all names,
 /// waits as the statements alone would ([`Database::drop_table`]), and refuses all of them if one of them must be
-/// refused. Meanwhile other threads use the tables as they are. A thread that has seen one effect of the group sees all
-/// of them.
+/// refused. Meanwhile other threads use the tables as they are. A thread that has seen one effect of the group by a
+/// name, a row or an index sees all of them; short metadata that it reads by a handle, and a list of tables that is
+/// being made at that moment, may be partly of before.
 ///
 /// An index cannot be added in a group, because it is filled while the table is in use: [`Database::create_index`] is a
 /// statement of its own. A new table may have indexes.

@@ -24,6 +24,8 @@ use crate::sync::{Arc, Interrupt, Interruptible};
 /// It ends none of these: the wait for a single call that is changing the same row, or that is inside a table whose
 /// definition a statement changes, until that call is done; the lookup of a name that a statement is changing; the wait
 /// until a commit is durable; commit, rollback and the end of a statement; and calls outside of transactions.
+///
+/// A call that a source of a value or rows makes while it is asked counts as a part of the call that asks it.
 #[derive(Clone, Debug, Default)]
 pub struct InterruptHandle(Arc<Interrupt>);
 

@@ -88,7 +88,7 @@ pub enum StatementEnd {
 /// A value is accepted by the transaction that has set it, as long as the savepoint exists. It ends with the
 /// transaction, when it is released, by a rollback to an earlier savepoint, and with a statement in which it was set
 /// and that is undone. A statement in progress hides the savepoints from before it. No later savepoint of the process
-/// has the same value.
+/// has the same value; after a restart of the process it means nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Savepoint {
     /// The serial number of its transaction.
@@ -447,7 +447,7 @@ impl Transaction {
     /// At [`Isolation::ReadCommitted`] the plain reads of a statement, and of those within it, are of one snapshot,
     /// which the first of them takes, and see the changes of the transaction itself. The snapshot ends with the
     /// outermost statement; a range or a cursor that has begun in the statement keeps it until the cursor's next seek,
-    /// or until it is dropped.
+    /// or until it is dropped. One that has begun before the statement keeps its own until its next seek.
     ///
     /// ```
     /// # fn main() -> windfall::Result<()> {

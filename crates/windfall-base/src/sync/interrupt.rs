@@ -61,8 +61,9 @@ impl Default for Interrupt {
 impl Interrupt {
     /// Ends the waits in progress, and those that begin before [`Interrupt::clear`]. Does not wait.
     pub fn interrupt(&self) {
-        self.state.fetch_or(IS_SET, SeqCst);
-        self.state.fetch_add(ONE_MORE, SeqCst);
+        // One step: otherwise an interrupt could be withdrawn between the two, and still end a later wait.
+        let one_more = |state| Some((state + ONE_MORE) | IS_SET);
+        self.state.fetch_update(SeqCst, SeqCst, one_more).expect("it always has a next state");
         // They are woken without the mutex: a waiter that checks whether it may continue takes other locks.
         let waits = self.waits.lock().clone();
         for wait in waits {
@@ -83,6 +84,11 @@ impl Interrupt {
     /// Makes it the interrupt of this thread's calls, until the guard is dropped.
     pub fn enter(self: &Arc<Self>) -> Interruptible {
         Interruptible { before: CURRENT.with(|current| current.replace(Some(self.clone()))) }
+    }
+
+    /// Makes this thread's calls such as nothing interrupts, until the guard is dropped.
+    pub fn leave() -> Interruptible {
+        Interruptible { before: CURRENT.with(|current| current.replace(None)) }
     }
 
     /// Returns the interrupt of this thread's calls, if there is any.
@@ -218,6 +224,11 @@ mod tests {
         let entered = outer.enter();
         {
             let _entered = inner.enter();
+            assert!(!Interrupt::is_current_set());
+        }
+        assert!(Interrupt::is_current_set());
+        {
+            let _left = Interrupt::leave();
             assert!(!Interrupt::is_current_set());
         }
         assert!(Interrupt::is_current_set());

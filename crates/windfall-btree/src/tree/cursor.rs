@@ -14,8 +14,8 @@
 //! (test: `a_cursor_survives_splits_and_merges_between_its_calls`). A cursor that is restricted to limits treats the
 //! tree as if it had no other entries, and copies no others (test: `a_cursor_stays_within_its_limits`).
 //!
-//! **Access.** Batches after the first are read as [`Access::Scan`]: a short range counts as a look-up, a long one as a
-//! scan.
+//! **Access.** Batches after the second are read as [`Access::Scan`]: a short range counts as a look-up, a long one as
+//! a scan.
 
 use core::ops::Deref;
 
@@ -50,6 +50,8 @@ pub enum Seek<'k> {
 /// Entries of the first batch after a seek; each further batch takes four times as many. Two, because a look-up by a
 /// unique key needs one and often asks for the next one, and a copied entry costs a tenth of a descent.
 const FIRST_BATCH: usize = 2;
+/// Entries of the largest batch that is read as a look-up: the second one.
+const SHORT_RANGE: usize = 4 * FIRST_BATCH;
 /// A batch ends after this many bytes: keys with a long common prefix take much more memory than their leaf does.
 const BATCH_BYTES: usize = 256 << 10;
 
@@ -348,7 +350,7 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
     /// Fills the batch upwards from its lower bound or downwards from its upper bound. Returns `false` if the tree has
     /// no page.
     fn fill(&mut self, up: bool) -> Result<bool> {
-        let access = if self.limit == FIRST_BATCH { Access::Point } else { Access::Scan };
+        let access = if self.limit <= SHORT_RANGE { Access::Point } else { Access::Scan };
         // An invalid copy has overwritten only the other bound.
         loop {
             let batch = &mut self.batch;

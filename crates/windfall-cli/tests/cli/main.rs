@@ -91,7 +91,10 @@ impl Folder {
     }
 }
 
+/// Leaves out the progress of an opening, which is printed if that takes long.
 fn printed(output: &Output) -> Printed {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-    Printed { code: output.status.code().unwrap(), out: text(&output.stdout), err: text(&output.stderr) }
+    let err = text(&output.stderr);
+    let err = err.split_inclusive('\n').filter(|line| !line.starts_with("recovering, ")).collect();
+    Printed { code: output.status.code().unwrap(), out: text(&output.stdout), err }
 }

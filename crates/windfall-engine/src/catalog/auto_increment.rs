@@ -252,6 +252,14 @@ impl Counter {
         }
     }
 
+    /// Resets the numbers before a statement sets the next one. If the statement fails, only some numbers are skipped:
+    /// none is taken back that was chosen, or that the statement has set. The gate must be closed.
+    pub(super) fn restart_at(&self, next: u64) {
+        let floor = self.floor.load(SeqCst).max(next);
+        self.restart();
+        self.floor.fetch_max(floor, SeqCst);
+    }
+
     /// Stops the allocation, and writes the next number as the ceiling.
     pub(super) fn close(&self) -> Result<()> {
         let mut counting = self.counting.lock();

@@ -147,9 +147,13 @@ impl Draft<'_> {
             let place = place(record, index)?;
             record.indexes.remove(place);
         }
-        let renamed = changes.rename_indexes.iter().map(|(from, to)| Ok((place(record, from)?, to)));
-        for (place, to) in renamed.collect::<Result<Vec<_>>>()? {
-            record.indexes[place].name = (**to).into();
+        let renamed = changes.rename_indexes.iter().map(|(from, to)| Ok((place(record, from)?, from, to)));
+        let renamed = renamed.collect::<Result<Vec<_>>>()?;
+        for (n, (at, from, to)) in renamed.iter().enumerate() {
+            if renamed[..n].iter().any(|(before, ..)| before == at) {
+                return Err(SchemaError::NoIndex { table: name.into(), index: from.as_str().into() }.into());
+            }
+            record.indexes[*at].name = to.as_str().into();
         }
         for (n, index) in record.indexes.iter().enumerate() {
             if record.indexes[..n].iter().any(|other| other.name == index.name) {

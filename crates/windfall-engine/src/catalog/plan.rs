@@ -24,7 +24,7 @@ use super::{
     names::MetadataLock,
     record::TableRecord,
     state::{Catalog, new_space},
-    statement::{Dropped, UnfinishedStatement},
+    statement::{Dropped, Effort, UnfinishedStatement},
     table::{Table, TableSchema},
 };
 use crate::{
@@ -135,10 +135,12 @@ impl Catalog {
         for number in &numbers {
             // The next request reads the ceiling again: that of before if the statement fails, which only skips some
             // numbers. A close of the database that comes meanwhile writes none.
-            number.table.iter().for_each(|table| table.restart_counter(number.kind));
+            number.table.iter().for_each(|table| table.restart_counter(number.kind, number.next));
         }
         // If this fails, nothing has changed, or the database is poisoned.
-        let (lsn, statement) = self.change_with_numbers(&mut records, &numbers, &ids, options.flush)?;
+        let effort = if created.is_empty() { Effort::of(&ids) } else { Effort::NeedsRoom };
+        let (lsn, statement) =
+            self.change_with_numbers(&mut records, &numbers, &ids, effort, options.flush)?;
         let hashed = self.hashed.load(SeqCst);
         let created = created.into_iter().map(|schema| Table::new(schema, hashed)).collect();
         if !is_drop {

@@ -25,7 +25,7 @@ use crate::{
     ids::SpaceId,
     store::Tree,
     sync::{
-        Arc, Mutex, Rank,
+        Arc, Interrupt, Mutex, Rank,
         atomic::{AtomicBool, Ordering::SeqCst},
         is_inside,
     },
@@ -221,6 +221,7 @@ impl Catalog {
     /// Runs something on a table while no statement and no row call uses the table. Returns `None` if there is no table
     /// of this name.
     pub fn alone<T>(&self, name: &str, run: impl FnOnce(&Table) -> T) -> Option<T> {
+        let _uninterrupted = Interrupt::leave();
         let metadata_lock = self.names.lock_names(&[name], None).expect("it waits as long as it takes");
         let table = metadata_lock.table(name)?;
         let _closed = table.gate().close();
@@ -235,6 +236,7 @@ impl Catalog {
         hint: &str,
         run: impl FnOnce(&Arc<str>) -> T,
     ) -> Option<T> {
+        let _uninterrupted = Interrupt::leave();
         let mut name: Arc<str> = hint.into();
         loop {
             let metadata_lock = self.names.lock_names(&[&name], None).expect("it waits as long as it takes");

@@ -77,6 +77,22 @@ impl Drop for UnfinishedStatement<'_> {
     }
 }
 
+/// What a statement needs of the log and the pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Effort {
+    /// It waits for room as other work does.
+    NeedsRoom,
+    /// It drops trees and creates no table: it may use what is reserved for work that makes room.
+    MakesRoom,
+}
+
+impl Effort {
+    /// That of a statement that drops these trees and creates no table.
+    pub(super) fn of(dropped: &[SpaceId]) -> Self {
+        if dropped.is_empty() { Self::NeedsRoom } else { Self::MakesRoom }
+    }
+}
+
 impl Catalog {
     /// Closes the gates of tables under this statement's metadata lock, while no transaction has locked any of them, or
     /// any of `moved`. The returned locks block transactions that request locks on these tables.
@@ -147,7 +163,7 @@ impl Catalog {
         dropped: &[SpaceId],
         mode: FlushLog,
     ) -> Result<(Option<Lsn>, UnfinishedStatement<'_>)> {
-        self.change_with_numbers(changes, &[], dropped, mode)
+        self.change_with_numbers(changes, &[], dropped, Effort::of(dropped), mode)
     }
 
     /// As [`Catalog::change`], and sets the ceilings of counters in the same group.
@@ -156,6 +172,7 @@ impl Catalog {
         changes: &mut [Change],
         numbers: &[NextNumber<'_>],
         dropped: &[SpaceId],
+        effort: Effort,
         mode: FlushLog,
     ) -> Result<(Option<Lsn>, UnfinishedStatement<'_>)> {
         let log = &self.pool.context().log;
@@ -168,22 +185,20 @@ impl Catalog {
             return Err(UsageError::StatementTooLong { tables, bytes, limit }.into());
         }
         let bytes = bytes as u64 + LOG_OVERHEAD_BYTES;
-        let _room = if dropped.is_empty() {
-            log.admit(bytes)?
-        } else {
-            // A drop frees space on disk and in the log: it waits for no space, and is not refused for lack of it.
-            log.admit_freeing(bytes)?
+        let _room = match effort {
+            Effort::NeedsRoom => log.admit(bytes)?,
+            // It frees space on disk and in the log: it waits for no space, and is not refused for lack of it.
+            Effort::MakesRoom => log.admit_freeing(bytes)?,
         };
         let mut mtr = Mtr::begin(&self.pool)?;
         let set_numbers = |mtr: &mut Mtr<'_>| {
             let of = |number: &NextNumber<'_>| (number.tree.space().clone(), number.kind, number.next);
-            tablespace::set_ceilings(mtr, &numbers.iter().map(of).collect::<Vec<_>>())
+            tablespace::set_ceilings(mtr, &numbers.iter().map(of).collect::<SmallVec<[_; 1]>>())
         };
         let mut change = |mtr: &mut Mtr<'_>| self.system.change_with(mtr, changes, set_numbers);
-        if dropped.is_empty() {
-            change(&mut mtr)?;
-        } else {
-            with_reserved_frames(|| change(&mut mtr))?;
+        match effort {
+            Effort::NeedsRoom => change(&mut mtr)?,
+            Effort::MakesRoom => with_reserved_frames(|| change(&mut mtr))?,
         }
         if !dropped.is_empty() {
             mtr.record(&Record::Drop { spaces: dropped.into() });

@@ -176,10 +176,10 @@ impl Table {
         self.counters.iter().for_each(Counter::restart);
     }
 
-    /// Makes one of its counters read its ceiling again. The gate must be closed.
-    pub(super) fn restart_counter(&self, kind: CounterKind) {
+    /// Makes one of its counters read its ceiling again, which a statement sets. The gate must be closed.
+    pub(super) fn restart_counter(&self, kind: CounterKind, next: u64) {
         debug_assert!(self.gate().is_closed(), "the numbers of a table are reset while calls may be inside");
-        self.counters[kind as usize].restart();
+        self.counters[kind as usize].restart_at(next);
     }
 
     /// Ends the allocation of numbers, when the database is closed.

@@ -40,7 +40,7 @@ use crate::{
     scope::{Inner, RowCall, RowLock, Scope, TableKind},
     store::Tree,
     txn::{
-        Stop, Trx,
+        EntryForm, Stop, Trx,
         locks::{RowMode, TableMode},
         row::{self, LockingRead},
     },
@@ -151,34 +151,35 @@ impl Cursor {
         Ok(false)
     }
 
-    /// Evaluates the condition on the entry at the position before its row is locked, if that suffices: without a
-    /// payload, which the row's owner may change. At levels that do not lock gaps, an entry of a transaction that had
-    /// ended before it was read suffices, too.
+    /// Evaluates the condition on the entry at the position before its row is locked, if that suffices: the keys of an
+    /// entry never change, its payload may, so it is read again. At levels that lock gaps, the next read must find the
+    /// same payloads.
     fn evaluate_unlocked(
-        &self,
+        &mut self,
         scope: &Scope,
-        inner: &Inner,
+        inner: &mut Inner,
         wanted: &mut Wanted<'_>,
     ) -> Result<Option<Condition>> {
-        let (Some(form), Some(header), true) = (self.form, self.entries.header(), wanted.has_condition())
-        else {
-            return Ok(None);
-        };
-        let entry = (self.entries.key(), self.entries.value());
-        let has_payload =
-            !split(form, entry, self.tree.space().id(), || self.owner.clone())?.payload.is_empty();
-        let ended = self.ended.as_ref().expect("it is taken before an entry is read");
-        let is_final = ended.covers(header.trx) || inner.own() == Some(header.trx);
-        if has_payload && (scope.locks_gaps() || !is_final) {
-            return Ok(None);
+        match self.form {
+            Some(EntryForm::Terminated) if wanted.has_condition() => {
+                wanted.evaluate(self.entries.key(), self.entries.value()).map(Some)
+            }
+            Some(EntryForm::Supplied { .. }) if wanted.has_condition() && !scope.locks_gaps() => {
+                let _call = self.table.enter()?;
+                self.tree.space().check_live()?;
+                let trx = scope.running(inner);
+                let key = self.entries.key();
+                let is_final = row::read_final_entry(&trx, &self.tree, key, &mut self.entry_value)?;
+                if is_final { self.evaluate(wanted).map(Some) } else { Ok(None) }
+            }
+            _ => Ok(None),
         }
-        wanted.evaluate(entry.0, entry.1).map(Some)
     }
 
     /// Releases the lock on a row that was locked and is not wanted, if it may be released.
     fn release_row(&mut self, scope: &Scope, inner: &mut Inner) -> Result<()> {
         match self.releasable.take() {
-            Some(Releasable { before }) => self.unlock_in_transaction(scope, inner, before),
+            Some(Releasable { before }) => self.unlock_in_transaction(scope, inner, before).map(drop),
             None => Ok(()),
         }
     }
@@ -226,8 +227,8 @@ impl Cursor {
     /// Releases the lock that the last move took on the row at the cursor's position, for a row that the program reads
     /// and does not want. Returns whether it was released. The lock stays if the transaction had locked the row before,
     /// and at levels that lock gaps, whose reads find the same rows again. A row that the transaction has changed stays
-    /// locked in any case. Another cursor of the transaction that has moved to the row since loses its lock, too. The
-    /// cursor still lends the row.
+    /// locked in any case. Any other lock that the transaction has taken on the row since the move is released with it:
+    /// that of another cursor, of a locking read, or of a duplicate key. The cursor still lends the row.
     ///
     /// # Errors
     /// The transaction is in another call, is prepared or has ended.
@@ -236,10 +237,10 @@ impl Cursor {
         let Reader::InTransaction(scope, _) = self.reader.clone() else { return Ok(false) };
         let mut call = scope.begin_call()?;
         let done = self.unlock_in_transaction(&scope, &mut call.inner, before);
-        call.finish(done.map(|()| true))
+        call.finish(done).map_err(|error| error.of(|_| self.owner.clone()))
     }
 
-    fn unlock_in_transaction(&self, scope: &Scope, inner: &mut Inner, to: Option<RowMode>) -> Result<()> {
+    fn unlock_in_transaction(&self, scope: &Scope, inner: &mut Inner, to: Option<RowMode>) -> Result<bool> {
         let key = self.entries.key();
         let key = match self.form {
             None => key,
@@ -250,8 +251,7 @@ impl Cursor {
         };
         let entered = self.table.enter()?;
         let trx = scope.running(inner);
-        row::unlock_row(&trx, &entered.clustered, key, to);
-        Ok(())
+        row::unlock_row(&trx, &entered.clustered, key, to)
     }
 
     /// Returns whether the entry at the position, as it was read, shows that its row has left the index.

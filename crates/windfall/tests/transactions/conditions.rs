@@ -109,6 +109,73 @@ fn rows_that_a_condition_excludes_are_not_read() {
     assert_eq!(cursor.row().map(|row| row.key), Some(&[3, 0x83][..]));
 }
 
+/// The entries of the next rows were read ahead when the transaction changes them.
+#[test]
+fn a_condition_is_evaluated_on_own_changes() {
+    let is = |payload: &'static [u8]| {
+        move |entry: windfall::IndexEntry<'_>| {
+            if entry.payload == payload { Condition::Holds } else { Condition::Fails }
+        }
+    };
+    for level in [Isolation::ReadUncommitted, Isolation::ReadCommitted, Isolation::RepeatableRead] {
+        let db = database();
+        let table = payloads(&db);
+        let trx = begin(&db, level);
+        let within = trx.table(&table);
+        let index = within.index("i").unwrap();
+        for mut cursor in [index.cursor().unwrap(), index.cursor_for_update().unwrap()] {
+            assert!(cursor.seek_where(Seek::First, is(&[0])).unwrap());
+            set_payload(&within, 1, 1);
+            assert!(cursor.next_where(is(&[0])).unwrap());
+            let row = cursor.row().unwrap();
+            assert_eq!((row.key, row.payload), (&[2][..], &[0][..]), "{level:?}");
+            // A change that is rolled back leaves the payload of before.
+            trx.savepoint("s").unwrap();
+            set_payload(&within, 4, 2);
+            assert!(cursor.seek_where(Seek::AtLeast(&[3]), is(&[0])).unwrap());
+            trx.rollback_to("s").unwrap();
+            assert!(cursor.next_where(is(&[0])).unwrap());
+            assert_eq!(cursor.row().map(|row| row.key), Some(&[4][..]), "{level:?}");
+            set_payload(&within, 1, 0);
+        }
+    }
+}
+
+/// A payload that another transaction has removed and not committed is not taken for an empty one, and at levels that
+/// lock gaps, a second read finds the payloads of the first one.
+#[test]
+fn a_payload_that_is_missing_is_a_payload_like_others() {
+    let remove = |table: &Table<windfall::InTransaction<'_>>| {
+        let (old, new) = (Some(SuppliedEntry::new(&[1])), Some(SuppliedEntry::new(&[1])));
+        table.update_with(&[1], &[1], &[SuppliedChange { index: "i", old, new }]).unwrap();
+    };
+    let zeros = |entry: windfall::IndexEntry<'_>| {
+        if entry.payload == [0] { Condition::Holds } else { Condition::Fails }
+    };
+    let db = database();
+    let table = payloads(&db);
+    let (writer, trx) = (begin(&db, Isolation::ReadCommitted), begin(&db, Isolation::ReadCommitted));
+    remove(&writer.table(&table));
+    trx.set_lock_wait_timeout(Some(Duration::ZERO));
+    let index = trx.table(&table).index("i").unwrap();
+    let mut cursor = index.cursor_for_update().unwrap();
+    cursor.seek_where(Seek::AtLeast(&[1]), zeros).unwrap_err();
+    writer.rollback().unwrap();
+    assert!(cursor.seek_where(Seek::AtLeast(&[1]), zeros).unwrap());
+    assert_eq!(cursor.row().map(|row| row.key), Some(&[1][..]));
+    trx.rollback().unwrap();
+
+    let writer = begin(&db, Isolation::ReadCommitted);
+    remove(&writer.table(&table));
+    writer.commit().unwrap();
+    let trx = begin(&db, Isolation::RepeatableRead);
+    let index = trx.table(&table).index("i").unwrap();
+    let mut cursor = index.cursor_for_update().unwrap();
+    assert!(cursor.seek_where(Seek::AtLeast(&[1]), zeros).unwrap());
+    assert_eq!(cursor.row().map(|row| row.key), Some(&[2][..]));
+    assert!(!is_free(&db, &table, 1), "its payload may change, and a second read would find it");
+}
+
 fn is_free(db: &Database, table: &Table, key: u8) -> bool {
     let other = begin(db, Isolation::ReadCommitted);
     other.set_lock_wait_timeout(Some(Duration::ZERO));

@@ -3,7 +3,8 @@
 use std::{thread, time::Duration};
 
 use windfall::{
-    Database, Error, IndexOptions, Isolation, Table, TableOptions, TransactionOptions, Values,
+    Database, Error, IndexOptions, Isolation, LockWaitPolicy, Table, TableOptions, TransactionOptions,
+    Values,
     error::{LockError, TransactionError},
 };
 
@@ -188,8 +189,23 @@ fn a_row_that_a_cursor_does_not_want_is_unlocked() {
     assert!(cursor.next().unwrap() && !cursor.unlock_row().unwrap() && is_locked(1));
     assert!(cursor.next().unwrap());
     within.update(&[2], b"own").unwrap();
-    cursor.unlock_row().unwrap();
-    assert!(is_locked(2));
+    assert!(!cursor.unlock_row().unwrap() && is_locked(2));
+    assert!(!cursor.unlock_row().unwrap());
+    // What was skipped, and has no position, is not unlocked at the next one.
+    within.get_for_update(&[98]).unwrap();
+    other.table(&table).get_for_update(&[99]).unwrap();
+    let skipping = within.lock_wait_policy(LockWaitPolicy::SkipLocked);
+    for by_index in [false, true] {
+        let index = skipping.index("first").unwrap();
+        let (mut rows, mut entries) =
+            (skipping.cursor_for_update().unwrap(), index.cursor_for_update().unwrap());
+        rows.set_range([99u8]..[100]);
+        entries.set_range([99u8]..[100]);
+        let found = if by_index { entries.next() } else { rows.next() };
+        let unlocked = if by_index { entries.unlock_row() } else { rows.unlock_row() };
+        assert_eq!((found.unwrap(), unlocked.unwrap()), (false, false), "by the index: {by_index}");
+    }
+    assert!(is_locked(98));
     // A cursor that is at no row, or that locks nothing, has nothing to unlock.
     cursor.set_range([200u8]..);
     assert!(!cursor.next().unwrap() && !cursor.unlock_row().unwrap());

@@ -430,11 +430,17 @@ impl Log {
                 self.set_obstacle(&self.unprepared, Some(error));
             }
         }
-        if self.is_to_be_written(self.written().0) {
+        // The sync of each second comes first: while the buffer fills as fast as it is written, it would never come.
+        if self.is_to_be_written(self.written().0) && self.since_last_sync() < SYNC_INTERVAL {
             // A failure has poisoned the database.
             return self.write_to(self.end()).map_or(Next::Idle(SYNC_INTERVAL), |()| Next::Again);
         }
         if self.remove_segment() { Next::Again } else { self.every_second() }
+    }
+
+    /// A clock that jumps forwards or backwards does not keep the log from becoming durable.
+    fn since_last_sync(&self) -> Duration {
+        self.env.now().abs_diff(Duration::from_nanos(self.last_sync_at.load(Relaxed)))
     }
 
     /// Returns the position below which segments are to be prepared.
@@ -460,8 +466,7 @@ impl Log {
     /// Syncs what lazy commits have left, then appends a marker that records the durable end: damage below it is then
     /// distinguished from a torn tail.
     fn every_second(&self) -> Next {
-        // A clock that jumps forwards or backwards does not keep the log from becoming durable.
-        let since = self.env.now().abs_diff(Duration::from_nanos(self.last_sync_at.load(Relaxed)));
+        let since = self.since_last_sync();
         if since < SYNC_INTERVAL {
             return Next::Idle(SYNC_INTERVAL.checked_sub(since).unwrap_or(SYNC_INTERVAL));
         }

@@ -91,7 +91,8 @@ pub(super) fn latch_header(mtr: &mut Mtr<'_>, space: &Arc<Space>) -> Result<Slot
 /// Writes the ceiling of a counter of a tablespace that has pages, in a mini-transaction that has latched none of them.
 ///
 /// # Errors
-/// When the tablespace is dropped; damage, I/O. Nothing was changed then.
+/// When the tablespace is dropped; more headers than a mini-transaction may latch; damage, I/O. Nothing was changed
+/// then.
 pub fn set_ceiling(mtr: &mut Mtr<'_>, space: &Arc<Space>, kind: CounterKind, ceiling: u64) -> Result<()> {
     set_ceilings(mtr, &[(space.clone(), kind, ceiling)])
 }
@@ -109,7 +110,13 @@ pub fn set_ceilings(mtr: &mut Mtr<'_>, ceilings: &[(Arc<Space>, CounterKind, u64
             is_latched || mtr.latched(space.id()).next().is_none(),
             "the latch on the header is not the only one"
         );
-        headers.push(if is_latched { headers[n - 1] } else { latch_header(mtr, space)? });
+        let header = if is_latched {
+            headers[n - 1]
+        } else {
+            mtr.check_may_latch()?;
+            latch_header(mtr, space)?
+        };
+        headers.push(header);
     }
     for (header, (_, kind, ceiling)) in headers.into_iter().zip(ceilings) {
         mtr.apply(header, &PageOp::Write { at: kind.ceiling_at() as u32, bytes: &ceiling.to_le_bytes() });

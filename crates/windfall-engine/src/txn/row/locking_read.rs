@@ -89,6 +89,16 @@ pub fn read_locked(
     Ok(!whole || value::resolve(tree, key, header, out)?)
 }
 
+/// Reads an index entry and replaces the content of `out` with its value. Returns whether it is there and no rollback
+/// of another transaction can change it.
+///
+/// # Errors
+/// Damage, I/O, a dropped table.
+pub fn read_final_entry(trx: &Trx<'_>, index: &Tree, entry: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+    let found = trx.transactions().active().read_final(trx.id(), || index.get_into(entry, out))?;
+    Ok(matches!(found, CurrentVersion::Final(Some(header)) if !header.is_deleted()))
+}
+
 /// Returns whether the row of an index entry has finally left the entry's index key: the entry was removed, or was
 /// delete-marked by a transaction that had ended before it was read, or by this one.
 ///

@@ -74,13 +74,21 @@ pub fn held_before(trx: &Trx<'_>, tree: &Tree, key: &[u8]) -> Option<RowMode> {
     }
 }
 
-/// Lowers the lock of the transaction on a row to this mode; `None` releases it. A row that the transaction has changed
-/// stays locked by its change.
-pub fn unlock_row(trx: &Trx<'_>, tree: &Tree, key: &[u8], to: Option<RowMode>) {
+/// Lowers the lock of the transaction on a row to this mode; `None` releases it. Returns whether it was lowered: a row
+/// that the transaction has changed stays locked, because a waiter that was granted it would hold a lock together with
+/// that of the change.
+///
+/// # Errors
+/// Damage, I/O, a dropped table.
+pub fn unlock_row(trx: &Trx<'_>, tree: &Tree, key: &[u8], to: Option<RowMode>) -> Result<bool> {
     debug_assert!(!trx.rules.gaps, "a row is unlocked at a level whose reads must find it unchanged");
-    if let Some(lock_owner) = trx.lock_owner_if_any() {
-        trx.transactions().lock_manager().downgrade_row(lock_owner, &row_name(tree, key), to);
+    let Some(lock_owner) = trx.lock_owner_if_any() else { return Ok(false) };
+    let header = tree.get_into(key, &mut Vec::new())?;
+    if header.is_some_and(|header| Some(header.trx) == trx.id()) {
+        return Ok(false);
     }
+    trx.transactions().lock_manager().downgrade_row(lock_owner, &row_name(tree, key), to);
+    Ok(true)
 }
 
 /// Locks the gap at a key that is missing, so that it stays missing.
