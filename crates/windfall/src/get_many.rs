@@ -113,14 +113,23 @@ impl<A: Access> Table<A> {
     /// # Errors
     /// As [`Table::get`]. There are no values then.
     pub fn get_many<K: AsRef<[u8]>>(&self, keys: &[K], values: &mut Values) -> Result<usize> {
+        self.read_many(keys, None, values)
+    }
+
+    fn read_many<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+        lock: Option<RowLock>,
+        values: &mut Values,
+    ) -> Result<usize> {
         values.clear();
-        self.read_many(keys, None, values).map_err(|error| {
+        self.try_read_many(keys, lock, values).map_err(|error| {
             values.clear();
             self.with_owner(error)
         })
     }
 
-    fn read_many<K: AsRef<[u8]>>(
+    fn try_read_many<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
         lock: Option<RowLock>,
@@ -193,9 +202,6 @@ impl TxTable<'_> {
     fn get_many_for<K: AsRef<[u8]>>(&self, keys: &[K], mode: RowMode, values: &mut Values) -> Result<usize> {
         values.clear();
         self.check_may_lock()?;
-        self.read_many(keys, Some(self.lock(mode)), values).map_err(|error| {
-            values.clear();
-            self.with_owner(error)
-        })
+        self.read_many(keys, Some(self.lock(mode)), values)
     }
 }

@@ -10,7 +10,7 @@ use std::{
     thread,
 };
 
-use common::{key, new_database};
+use common::{key, new_database, small_options};
 use windfall::{
     Database, Error, FlushLog, IndexOptions, Options, Result, TableChanges, TableOptions, Work,
     disk::{Disk, Folder},
@@ -19,14 +19,6 @@ use windfall::{
 use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
 
 const MIB: usize = 1 << 20;
-
-fn options() -> Options {
-    Options::default()
-        .page_size(4096)
-        .buffer_pool_size(300 * 4096)
-        .log_size(4 << 20)
-        .log_buffer_size(256 << 10)
-}
 
 fn definition() -> TableOptions {
     (0..3).fold(TableOptions::default(), |options, n| {
@@ -95,7 +87,7 @@ fn create(db: &Database, length: usize) -> Result<()> {
 #[test]
 fn all_changes_of_a_table_are_one_step() -> Result<()> {
     for long in [true, false] {
-        let (folder, db) = new_database(options())?;
+        let (folder, db) = new_database(small_options())?;
         create(&db, if long { 0 } else { 20_000 })?;
         let handle = db.table("t")?;
         let index = handle.index("i0")?;
@@ -117,7 +109,7 @@ fn all_changes_of_a_table_are_one_step() -> Result<()> {
         assert_eq!(db.check()?.findings, Vec::<String>::new());
         drop((handle, index));
         db.close()?;
-        let db = Database::open(folder.path(), options())?;
+        let db = Database::open(folder.path(), small_options())?;
         let expected = changed(long);
         assert_eq!(state(&db)?, State { numbers: [5001, 2], ..expected });
         assert_eq!(db.check()?.findings, Vec::<String>::new());
@@ -140,7 +132,7 @@ fn all_changes_of_a_table_are_one_step() -> Result<()> {
 
 #[test]
 fn an_alteration_that_is_refused_has_changed_nothing() -> Result<()> {
-    let (_folder, db) = new_database(options())?;
+    let (_folder, db) = new_database(small_options())?;
     create(&db, 3000)?;
     let before = state(&db)?;
     let spaces = || db.check().map(|report| report.trees.len());
@@ -190,7 +182,7 @@ fn an_alteration_that_is_refused_has_changed_nothing() -> Result<()> {
 fn a_refused_statement_leaves_no_metadata() -> Result<()> {
     let disk = SimulatedDisk::new(1);
     let env = SimulatedEnv::new(1);
-    let db = Database::open_on(Arc::new(disk.clone()), Arc::new(env.clone()), &options(), &|_| {})?;
+    let db = Database::open_on(Arc::new(disk.clone()), Arc::new(env.clone()), &small_options(), &|_| {})?;
     let long = || TableOptions::default().metadata(metadata(40_000, 1));
     let rest = || -> Result<()> {
         db.checkpoint()?;
@@ -227,7 +219,7 @@ fn a_refused_statement_leaves_no_metadata() -> Result<()> {
 #[test]
 fn metadata_of_any_length_leaves_room_for_indexes() -> Result<()> {
     for page_size in [4096, 16384, 65536] {
-        let options = options().page_size(page_size).buffer_pool_size(100 * page_size as u64);
+        let options = small_options().page_size(page_size).buffer_pool_size(100 * page_size as u64);
         let options = options.log_buffer_size(4 << 20).flush_log_at_trx_commit(FlushLog::Lazy);
         let (folder, db) = new_database(options.log_size(64 << 20))?;
         let half = page_size / 8;
@@ -286,7 +278,7 @@ fn metadata_of_any_length_leaves_room_for_indexes() -> Result<()> {
 #[test]
 fn metadata_are_read_while_they_are_changed() -> Result<()> {
     const LENGTHS: [usize; 4] = [10, 30_000, 3000, 200_000];
-    let (_folder, db) = new_database(options().flush_log_at_trx_commit(FlushLog::Lazy))?;
+    let (_folder, db) = new_database(small_options().flush_log_at_trx_commit(FlushLog::Lazy))?;
     let table = db.create_table("t", TableOptions::default().metadata(metadata(LENGTHS[0], 0)))?;
     let is_done = AtomicBool::new(false);
     thread::scope(|scope| -> Result<()> {
@@ -318,7 +310,7 @@ fn metadata_are_read_while_they_are_changed() -> Result<()> {
 fn an_alteration_crashes_at_every_operation() -> Result<()> {
     let open = |disk: &SimulatedDisk, seed| {
         let env = SimulatedEnv::new(seed);
-        let db = Database::open_on(Arc::new(disk.clone()), Arc::new(env.clone()), &options(), &|_| {});
+        let db = Database::open_on(Arc::new(disk.clone()), Arc::new(env.clone()), &small_options(), &|_| {});
         db.map(|db| (db, env))
     };
     for long in [true, false] {

@@ -12,21 +12,13 @@ use std::{
     time::Duration,
 };
 
-use common::{key, new_database};
+use common::{key, new_database, small_options};
 use time_limit::wait_until;
 use windfall::{
-    Database, DdlGroup, Error, FlushLog, IndexOptions, Options, Result, TableOptions, TransactionOptions,
+    Database, DdlGroup, Error, FlushLog, IndexOptions, Result, TableOptions, TransactionOptions,
     error::{LockError, SchemaError, UsageError},
 };
 use windfall_sim::{SimulatedDisk, SimulatedEnv};
-
-fn options() -> Options {
-    Options::default()
-        .page_size(4096)
-        .buffer_pool_size(300 * 4096)
-        .log_size(4 << 20)
-        .log_buffer_size(256 << 10)
-}
 
 fn indexed() -> TableOptions {
     TableOptions::default().index("i", IndexOptions::on_value(0..4))
@@ -117,7 +109,7 @@ fn statements_of_a_group_see_earlier_ones() -> Result<()> {
         ("nothing", |group| group, 0, &[("a", Some("a")), ("b", Some("b")), ("c", Some("c"))]),
     ];
     for (what, fill, trees, after) in cases {
-        let (folder, db) = new_database(options())?;
+        let (folder, db) = new_database(small_options())?;
         create(&db, &["a", "b", "c"])?;
         let handle = db.table("a")?;
         let mut group = db.ddl();
@@ -149,7 +141,7 @@ fn statements_of_a_group_see_earlier_ones() -> Result<()> {
         assert_eq!(db.check()?.findings, Vec::<String>::new(), "{what}");
         drop(handle);
         db.close()?;
-        let db = Database::open(folder.path(), options())?;
+        let db = Database::open(folder.path(), small_options())?;
         assert_eq!(state(&db)?, expected(after), "{what}, opened again");
         assert_eq!(db.check()?.findings, Vec::<String>::new(), "{what}, opened again");
     }
@@ -159,7 +151,7 @@ fn statements_of_a_group_see_earlier_ones() -> Result<()> {
 /// The errors tell a server that replays its DDL log which statements were done already.
 #[test]
 fn a_group_that_is_refused_has_changed_nothing() -> Result<()> {
-    let (_folder, db) = new_database(options())?;
+    let (_folder, db) = new_database(small_options())?;
     create(&db, &["a", "b"])?;
     let before = state(&db)?;
     let mut dropped = db.ddl();
@@ -222,7 +214,7 @@ fn a_group_that_is_refused_has_changed_nothing() -> Result<()> {
 
 #[test]
 fn a_group_waits_for_transactions_and_takes_no_table_before() -> Result<()> {
-    let (_folder, db) = new_database(options())?;
+    let (_folder, db) = new_database(small_options())?;
     create(&db, &["a", "b", "c"])?;
     let before = state(&db)?;
     // A dropped table, a renamed one, and a truncated one.
@@ -259,7 +251,7 @@ fn a_group_waits_for_transactions_and_takes_no_table_before() -> Result<()> {
 #[test]
 fn a_group_is_visible_as_one_step() -> Result<()> {
     const ROUNDS: u64 = 150;
-    let (_folder, db) = new_database(options().flush_log_at_trx_commit(FlushLog::Lazy))?;
+    let (_folder, db) = new_database(small_options().flush_log_at_trx_commit(FlushLog::Lazy))?;
     let generation = |table: &windfall::Table| -> Result<u64> {
         Ok(table
             .get(&key(0))?
@@ -326,7 +318,7 @@ fn a_group_is_visible_as_one_step() -> Result<()> {
 #[test]
 fn groups_of_many_threads_end() -> Result<()> {
     const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
-    let (_folder, db) = new_database(options().flush_log_at_trx_commit(FlushLog::Lazy))?;
+    let (_folder, db) = new_database(small_options().flush_log_at_trx_commit(FlushLog::Lazy))?;
     create(&db, &NAMES)?;
     let work = |db: &Database, thread: usize| {
         for round in 0..100 {
@@ -361,7 +353,7 @@ fn groups_of_many_threads_end() -> Result<()> {
 fn a_group_is_one_commit() -> Result<()> {
     let disk = SimulatedDisk::new(1);
     let env = Arc::new(SimulatedEnv::new(1));
-    let db = Database::open_on(Arc::new(disk), env, &options(), &|_| {})?;
+    let db = Database::open_on(Arc::new(disk), env, &small_options(), &|_| {})?;
     create(&db, &["a", "b", "c", "d"])?;
     let before = (db.metrics().log_syncs, db.metrics().log_groups);
     let mut group = db.ddl();

@@ -12,22 +12,13 @@ use std::{
     time::Duration,
 };
 
-use common::{key, new_database};
+use common::{key, new_database, small_options};
 use windfall::{
-    Database, DropReport, Error, FlushLog, IndexOptions, Options, Result, TableOptions, TransactionOptions,
-    Work,
+    Database, DropReport, Error, FlushLog, IndexOptions, Result, TableOptions, TransactionOptions, Work,
     error::{LockError, SchemaError, UsageError},
     work_so_far,
 };
 use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
-
-fn options() -> Options {
-    Options::default()
-        .page_size(4096)
-        .buffer_pool_size(300 * 4096)
-        .log_size(4 << 20)
-        .log_buffer_size(256 << 10)
-}
 
 fn names(db: &Database, prefix: &str) -> Result<Vec<String>> {
     Ok(db.tables_with_prefix(prefix)?.into_iter().map(|info| info.name).collect())
@@ -44,7 +35,7 @@ fn fill(db: &Database, name: &str, options: TableOptions, rows: u32) -> Result<(
 
 #[test]
 fn statements_by_prefix_affect_no_other_table() -> Result<()> {
-    let (folder, db) = new_database(options())?;
+    let (folder, db) = new_database(small_options())?;
     let session = db.session();
     for name in ["p", "p.", "p.a", "p.b", "p/", "o", "P.a", "p-", "ü", "ý"] {
         fill(&db, name, indexed(), 3)?;
@@ -82,7 +73,7 @@ fn statements_by_prefix_affect_no_other_table() -> Result<()> {
     drop((session, kept));
     db.close()?;
 
-    let db = Database::open(folder.path(), options())?;
+    let db = Database::open(folder.path(), small_options())?;
     assert_eq!(names(&db, "")?, rest);
     assert_eq!(db.check()?.findings, Vec::<String>::new());
     assert_eq!(db.drop_tables_with_prefix("")?.trees, 2 * rest.len());
@@ -99,7 +90,7 @@ fn a_crash_leaves_all_tables_of_a_prefix_or_none() -> Result<()> {
         [Database::drop_tables_with_prefix as Statement, Database::truncate_tables_with_prefix as Statement];
     let open = |disk: &SimulatedDisk, seed| {
         let env = SimulatedEnv::new(seed);
-        let db = Database::open_on(Arc::new(disk.clone()), Arc::new(env.clone()), &options(), &|_| {});
+        let db = Database::open_on(Arc::new(disk.clone()), Arc::new(env.clone()), &small_options(), &|_| {});
         db.map(|db| (db, env))
     };
     for (which, statement) in statements.into_iter().enumerate() {
@@ -156,7 +147,7 @@ fn a_crash_leaves_all_tables_of_a_prefix_or_none() -> Result<()> {
 
 #[test]
 fn a_drop_by_prefix_waits_as_any_drop() -> Result<()> {
-    let (_folder, db) = new_database(options())?;
+    let (_folder, db) = new_database(small_options())?;
     for name in ["p.a", "p.b", "q"] {
         fill(&db, name, TableOptions::default(), 2)?;
     }
@@ -186,7 +177,7 @@ fn a_drop_by_prefix_waits_as_any_drop() -> Result<()> {
 
 #[test]
 fn tables_of_a_prefix_come_and_go_while_they_are_listed() -> Result<()> {
-    let (_folder, db) = new_database(options().flush_log_at_trx_commit(FlushLog::Lazy))?;
+    let (_folder, db) = new_database(small_options().flush_log_at_trx_commit(FlushLog::Lazy))?;
     let is_gone = |error: &Error| matches!(error, Error::Schema(SchemaError::NoTable(_)));
     for round in 0..4 {
         // The walk along the keys passes these.
@@ -259,7 +250,7 @@ fn tables_of_a_prefix_come_and_go_while_they_are_listed() -> Result<()> {
 
 #[test]
 fn only_the_records_of_the_prefix_are_read() -> Result<()> {
-    let (_folder, db) = new_database(options().flush_log_at_trx_commit(FlushLog::Lazy))?;
+    let (_folder, db) = new_database(small_options().flush_log_at_trx_commit(FlushLog::Lazy))?;
     let read = |prefix: &str| -> Result<u64> {
         let before = work_so_far().of(Work::SystemTreeFrame);
         names(&db, prefix)?;
@@ -277,7 +268,7 @@ fn only_the_records_of_the_prefix_are_read() -> Result<()> {
 #[test]
 fn a_prefix_of_many_tables_is_one_group_of_the_log() -> Result<()> {
     const TABLES: u32 = 3000;
-    let lazy = options().buffer_pool_size(1000 * 4096).flush_log_at_trx_commit(FlushLog::Lazy);
+    let lazy = small_options().buffer_pool_size(1000 * 4096).flush_log_at_trx_commit(FlushLog::Lazy);
     let (folder, db) = new_database(lazy.clone())?;
     let long = "with a rather long name".repeat(2);
     for n in 0..TABLES {

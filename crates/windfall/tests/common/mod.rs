@@ -12,6 +12,15 @@ pub(crate) fn new_database(options: Options) -> Result<(TempDir, Database)> {
     Ok((folder, db))
 }
 
+/// Returns the options of a database with a small pool and a small log, for statements that meet their limits.
+pub(crate) fn small_options() -> Options {
+    Options::default()
+        .page_size(4096)
+        .buffer_pool_size(300 * 4096)
+        .log_size(4 << 20)
+        .log_buffer_size(256 << 10)
+}
+
 /// Returns the key of a row: keys sort by number.
 pub(crate) fn key(n: u32) -> [u8; 4] {
     n.to_be_bytes()
