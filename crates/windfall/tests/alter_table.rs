@@ -3,6 +3,9 @@
 mod common;
 
 use std::{
+    collections::BTreeSet,
+    fs::DirEntry,
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::SeqCst},
@@ -84,6 +87,16 @@ fn create(db: &Database, length: usize) -> Result<()> {
     (0..10).try_for_each(|_| table.next_number().and(table.next_row_id()).map(drop))
 }
 
+/// Returns the positions at which the files of the log begin, which are their names.
+fn log_files(folder: &Path) -> BTreeSet<u64> {
+    let begin = |file: std::io::Result<DirEntry>| {
+        let name = file.expect("a file of the log").file_name();
+        let digits = name.to_str().and_then(|name| name.strip_suffix(".log"));
+        digits.and_then(|digits| u64::from_str_radix(digits, 16).ok()).expect("a name of a file of the log")
+    };
+    folder.join("log").read_dir().expect("the folder of the log").map(begin).collect()
+}
+
 #[test]
 fn all_changes_of_a_table_are_one_step() -> Result<()> {
     for long in [true, false] {
@@ -91,11 +104,18 @@ fn all_changes_of_a_table_are_one_step() -> Result<()> {
         create(&db, if long { 0 } else { 20_000 })?;
         let handle = db.table("t")?;
         let index = handle.index("i0")?;
+        db.flush_log()?;
+        let (from, before) = (db.log_end().0, log_files(folder.path()));
         let report = db.alter_table("t", changes(long))?;
         // An index, and the tree of the metadata.
         assert_eq!(report.trees, if long { 1 } else { 2 }, "{report:?}");
-        // A new tablespace may need a new ceiling of ids first, which is synced.
-        assert!(report.work.of(Work::LogSync) <= 1 + u64::from(long), "{report:?}");
+        // The records are durable after one sync. The log may need a new file, which is synced when it is prepared, and
+        // each file that the records reach is synced.
+        let after = log_files(folder.path());
+        let reached = from..report.lsn.expect("it is logged").0;
+        let files =
+            after.difference(&before).count() + after.iter().filter(|at| reached.contains(at)).count();
+        assert!(report.work.of(Work::LogSync) <= 1 + files as u64, "{files} files of the log, {report:?}");
         assert_eq!(state(&db)?, changed(long));
         // Handles of the table and of an index that is renamed stay valid.
         assert_eq!((handle.next_number()?, handle.next_row_id()?), (5000, 1));
