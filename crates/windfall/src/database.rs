@@ -7,6 +7,7 @@
 //! `closing_during_concurrent_calls`), or when the last handle of any kind is dropped. Every call is atomic and, as
 //! [`FlushLog`] says, durable on its own (test: `acknowledged_changes_survive_kills`).
 
+mod indexes;
 mod statement;
 
 use core::time::Duration;
@@ -121,7 +122,8 @@ impl IndexOptions {
     /// the index. An entry whose key has the usual length and no payload takes no bytes for its length; others take
     /// three or four. The keys must be self-delimiting ([`SuppliedEntry::key`]).
     ///
-    /// Such an index is named when its table is created. Rows of the table are changed with [`Table::insert_with`],
+    /// Such an index is named when its table is created, or added later with a function that makes the entries of the
+    /// rows that exist ([`Database::create_index_with`]). Rows of the table are changed with [`Table::insert_with`],
     /// [`Table::update_with`] and [`Table::delete_with`] alone.
     ///
     /// [`SuppliedEntry::key`]: crate::SuppliedEntry::key
@@ -549,43 +551,6 @@ impl Database {
         self.statement(|catalog, ddl| catalog.swap_tables(a, b, ddl))?;
         debug!(a, b, "swapped");
         Ok(())
-    }
-
-    /// Adds a secondary index and fills it from the rows. Calls on this table continue meanwhile, in transactions and
-    /// outside of them. They wait only briefly at the beginning and at the end, while the statement waits for calls in
-    /// progress and for the log. Other DDL statements on this table wait until the index is complete.
-    ///
-    /// When the index is filled, the statement waits for the transactions that have changed the table, prepared ones
-    /// included, and for no others: at most as long as [`Database::with_ddl_timeout`] or else
-    /// [`Options::lock_wait_timeout`] says. A transaction that begins to change the table meanwhile may have to queue
-    /// after the statement, each time for at most a quarter of `lock_wait_timeout`, or 50 ms if that is more.
-    /// Duplicates in a unique index are an error only if both rows are committed.
-    ///
-    /// # Errors
-    /// Transactions that the statement waited for have not ended in time ([`LockError`](crate::error::LockError), which
-    /// names them). There is no such table, the index name is taken, the definition would give different rows the same
-    /// key ([`IndexOptions`]), two rows have the same key in a unique index, or an index key is too long. Too many
-    /// uncommitted rows would have to be refused.
-    pub fn create_index(&self, table: &str, name: &str, options: IndexOptions) -> Result<()> {
-        self.engine.check_open()?;
-        self.statement(|catalog, ddl| catalog.create_index(table, &options.definition(name), ddl))?;
-        debug!(table, index = name, "index created");
-        Ok(())
-    }
-
-    /// Drops a secondary index. Waits as [`Database::drop_table`] does.
-    ///
-    /// # Errors
-    /// There is no such table or index; a lock timeout, as for [`Database::drop_table`].
-    pub fn drop_index(&self, table: &str, name: &str) -> Result<DropReport> {
-        self.engine.check_open()?;
-        let report = self.statement(|catalog, ddl| catalog.drop_index(table, name, ddl))?;
-        assert!(
-            report.trees > 0 && report.lsn.is_some(),
-            "the drop of an index keeps its tree, or is not logged"
-        );
-        debug!(table, index = name, lsn = report.lsn.map(|lsn| lsn.0), "index dropped");
-        Ok(report)
     }
 
     /// Returns the mode that decides when commits become durable.

@@ -118,7 +118,7 @@ use windfall_base::{keys, sync};
 use windfall_btree::{page, tree};
 use windfall_engine::{buffer, catalog, engine, log, options, recovery, store, tablespace, txn};
 
-pub use catalog::DropReport;
+pub use catalog::{DropReport, MadeEntry};
 pub use check::{CheckProgress, CheckReport, CheckedTree};
 pub use cursor::{Condition, Cursor, Seek};
 pub use database::{Database, IndexOptions, TableInfo, TableOptions};

@@ -99,8 +99,8 @@ pub enum UsageError {
     },
     /// A statement that cannot know the entries of rows that exist.
     #[error(
-        "{owner} takes the entries of its rows from the caller: name it in the options of create_table, and insert the rows \
-         with insert_with"
+        "{owner} takes the entries of its rows from the caller: add it with create_index_with, with a function that makes \
+         them of the rows, or name it in the options of create_table, and insert the rows with insert_with"
     )]
     EntriesUnknown {
         /// The index.

@@ -183,17 +183,23 @@ impl KeySpec {
     }
 }
 
-/// Refuses an index of which the caller supplies the entries, for a statement on rows that exist: it cannot know their
-/// entries.
+/// Refuses a statement on rows that exist without a function that makes the entries of an index, if the caller supplies
+/// these, and with one for any other index.
 ///
 /// # Errors
-/// [`UsageError::EntriesUnknown`].
-pub(super) fn check_makes_entries(table: &str, index: &str, form: EntryForm) -> Result<()> {
-    if form == EntryForm::Terminated {
-        return Ok(());
+/// [`UsageError::EntriesUnknown`], [`UsageError::EntryNotSupplied`].
+pub(super) fn check_makes_entries(
+    table: &str,
+    index: &str,
+    form: EntryForm,
+    has_function: bool,
+) -> Result<()> {
+    let owner = || Owner::Index { table: table.into(), index: index.into() };
+    match (form, has_function) {
+        (EntryForm::Terminated, false) | (EntryForm::Supplied { .. }, true) => Ok(()),
+        (EntryForm::Terminated, true) => Err(UsageError::EntryNotSupplied { owner: owner() }.into()),
+        (EntryForm::Supplied { .. }, false) => Err(UsageError::EntriesUnknown { owner: owner() }.into()),
     }
-    let owner = Owner::Index { table: table.into(), index: index.into() };
-    Err(UsageError::EntriesUnknown { owner }.into())
 }
 
 #[cfg(test)]

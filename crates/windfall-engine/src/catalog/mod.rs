@@ -22,6 +22,7 @@ mod bulk;
 mod ddl;
 mod ddl_options;
 mod definition;
+mod entry_maker;
 mod filled;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
@@ -46,6 +47,7 @@ mod table_load;
 pub use auto_increment::Counter;
 pub use ddl_options::DdlOptions;
 pub use definition::{IndexDefinition, TableDefinition};
+pub use entry_maker::{MadeEntry, MakeEntry};
 pub use group::{DdlStatement, TableChanges};
 pub use key::{KeyPart, KeySpec};
 pub use metadata::METADATA_LIMIT;

@@ -2,10 +2,13 @@
 //! online log).
 //!
 //! **Purpose.** Row calls run while the tree is filled, and do not write to it. They note here the index entries that
-//! their change affects, and so do rollbacks; the builder that fills the tree applies these entries again.
+//! their change affects, and so do rollbacks; the builder that fills the tree applies these entries again. If a
+//! function of the builder's caller makes the entries, they note the row instead, with the first bytes of its value,
+//! and the builder's thread calls the function.
 //!
-//! **Invariants.** A change of a row notes the entries of the value before and of the value after (test:
-//! `rows_change_while_an_index_is_built`), under the row's key latch and before it changes anything; so the builder,
+//! **Invariants.** A change of a row notes the entries of the value before and of the value after (tests:
+//! `rows_change_while_an_index_is_built`, `rows_are_noted_as_they_are_where_a_function_makes_the_entries`), under the
+//! row's key latch and before it changes anything; so the builder,
 //! which takes the note and then the latch, finds the result of the change. A rollback holds no key latch, and notes
 //! both sides (test: `transactions_of_every_kind_go_on_while_an_index_is_built`) after its change of the row: so a note
 //! of it is applied after that change, and notes taken after the rollback has ended miss nothing of it. A row with an
@@ -38,11 +41,28 @@ pub(super) const NOTES_LIMIT_BYTES: usize = 64 << 20;
 /// The overhead of a note in bytes.
 pub(super) const NOTE_OVERHEAD_BYTES: usize = 64;
 
+/// Bytes of the length of a row's key in its note.
+const ROW_KEY_LENGTH_BYTES: usize = 2;
+
+/// Returns the note of a row with a value that begins with these bytes.
+fn note_of_row(row: &[u8], value: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(row.len()).expect("the key limit is below 64 KiB");
+    [&length.to_le_bytes(), row, value].concat()
+}
+
+/// Returns the key of a noted row, and the first bytes of its value.
+pub(super) fn row_of_note(note: &[u8]) -> (&[u8], &[u8]) {
+    let (length, rest) =
+        note.split_first_chunk::<ROW_KEY_LENGTH_BYTES>().expect("a note of a row has a length");
+    rest.split_at(u16::from_le_bytes(*length).into())
+}
+
 /// The notes of changes to a table, and the secondary tree that is being filled.
 #[derive(Debug)]
 pub struct RowLog {
     tree: Arc<Tree>,
-    key: KeySpec,
+    /// How entries are made; `None` if rows are noted instead.
+    key: Option<KeySpec>,
     notes: Mutex<BTreeSet<Vec<u8>>>,
     bytes: AtomicUsize,
     /// Set if a rollback could not read what it has changed.
@@ -57,7 +77,7 @@ pub struct RowLog {
 
 impl RowLog {
     /// Returns a log without notes. A change of a row waits once there are `limit` bytes of notes.
-    pub(super) fn new(tree: Arc<Tree>, key: KeySpec, limit: usize, env: Arc<dyn Env>) -> Self {
+    pub(super) fn new(tree: Arc<Tree>, key: Option<KeySpec>, limit: usize, env: Arc<dyn Env>) -> Self {
         Self {
             tree,
             key,
@@ -78,18 +98,24 @@ impl RowLog {
 
     /// Notes that a row is about to change. The caller must hold the row's key latch.
     pub fn note(&self, row: &[u8], before: Option<&[u8]>, after: Option<&[u8]>) {
-        let entry = |value: Option<&[u8]>| value.map(|value| entry_key(&self.key.key_of(value), row));
-        // Of two values with the same entry, one may be allowed, and the index key of the other may extend beyond the
-        // bytes that an index reads.
-        let fits = after.is_none_or(|after| self.key.whole_key_of(after).is_ok());
-        let (before, after) = (entry(before), entry(after));
-        if before == after && fits {
-            return;
-        }
+        let [before, after] = match &self.key {
+            None if before == after => return,
+            None => [before, after].map(|value| value.map(|value| note_of_row(row, value))),
+            Some(key) => {
+                // Of two values with the same entry, one may be allowed, and the index key of the other may extend
+                // beyond the bytes that an index reads.
+                let fits = after.is_none_or(|after| key.whole_key_of(after).is_ok());
+                let entries = [before, after].map(|value| Some(entry_key(&key.key_of(value?), row)));
+                if entries[0] == entries[1] && fits {
+                    return;
+                }
+                entries
+            }
+        };
         let mut notes = self.notes.lock();
-        for entry in [before, after].into_iter().flatten() {
-            let length = entry.len() + NOTE_OVERHEAD_BYTES;
-            if notes.insert(entry) {
+        for note in [before, after].into_iter().flatten() {
+            let length = note.len() + NOTE_OVERHEAD_BYTES;
+            if notes.insert(note) {
                 self.bytes.fetch_add(length, Relaxed);
             }
         }
@@ -224,7 +250,7 @@ mod tests {
     fn old_and_new_index_keys_are_noted_once_and_unchanged_ones_are_not() {
         let (tree, _engine) = lone_tree();
         let key = KeySpec { parts: vec![KeyPart::Value { offset: 0, length: 1 }] };
-        let row_log = RowLog::new(tree, key, NOTES_LIMIT_BYTES, Arc::new(SimulatedEnv::new(1)));
+        let row_log = RowLog::new(tree, Some(key), NOTES_LIMIT_BYTES, Arc::new(SimulatedEnv::new(1)));
         row_log.note(b"row", None, Some(b"a1"));
         row_log.note(b"row", Some(b"a1"), Some(b"a2"));
         row_log.note(b"row", Some(b"a2"), Some(b"b"));
@@ -245,5 +271,20 @@ mod tests {
         assert!(row_log.is_full());
         row_log.end();
         row_log.wait_for_room();
+    }
+
+    #[test]
+    fn rows_are_noted_as_they_are_where_a_function_makes_the_entries() {
+        let (tree, _engine) = lone_tree();
+        let row_log = RowLog::new(tree, None, NOTES_LIMIT_BYTES, Arc::new(SimulatedEnv::new(1)));
+        row_log.note(b"row", None, Some(b"a"));
+        row_log.note(b"row", Some(b"a"), Some(b"a"));
+        row_log.note(b"row", Some(b"a"), Some(b""));
+        row_log.note(b"ro", Some(b"wb"), None);
+        let notes = row_log.take();
+        let rows: Vec<_> = notes.iter().map(|note| row_of_note(note)).collect();
+        assert_eq!(rows, [(&b"ro"[..], &b"wb"[..]), (b"row", b""), (b"row", b"a")]);
+        row_log.note(b"row", Some(b"a"), Some(b"a"));
+        assert_eq!((row_log.count(), row_log.bytes()), (0, 0));
     }
 }

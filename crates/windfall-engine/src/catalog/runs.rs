@@ -40,17 +40,48 @@ pub(super) trait Payload: Ord {
     fn of(header: EntryHeader, value: &[u8]) -> Self;
 }
 
-/// No payload: entries of secondary trees consist of keys.
-impl Payload for () {
+/// The content of an entry of a secondary tree besides its key: its value, and whether a unique index accepts it
+/// whatever other rows have.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct EntryTail {
+    /// `None` for an entry without a value that is like the other entries of its index. Boxed, because most are.
+    rare: Option<Box<RareTail>>,
+}
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct RareTail {
+    /// One if the entry may repeat, else zero; then the value.
+    bytes: Vec<u8>,
+}
+
+impl EntryTail {
+    /// The tail of an entry with this value. `may_repeat` is to be set in a unique index only.
+    pub(super) fn new(value: &[u8], may_repeat: bool) -> Self {
+        let is_rare = may_repeat || !value.is_empty();
+        let rare = is_rare.then(|| Box::new(RareTail { bytes: [&[u8::from(may_repeat)], value].concat() }));
+        Self { rare }
+    }
+
+    /// Returns the value, and whether the entry may repeat.
+    pub(super) fn parts(&self) -> (&[u8], bool) {
+        let rare = self.rare.as_ref().and_then(|rare| rare.bytes.split_first());
+        rare.map_or((&[], false), |(may_repeat, value)| (value, *may_repeat != 0))
+    }
+}
+
+impl Payload for EntryTail {
     fn bytes(&self) -> usize {
-        0
+        self.rare.as_ref().map_or(0, |rare| size_of::<RareTail>() + rare.bytes.capacity())
     }
 
     fn entry(&self) -> (EntryHeader, &[u8]) {
-        (EntryHeader::default(), &[])
+        (EntryHeader::default(), self.rare.as_ref().map_or(&[], |rare| &rare.bytes))
     }
 
-    fn of(_: EntryHeader, _: &[u8]) {}
+    fn of(_: EntryHeader, bytes: &[u8]) -> Self {
+        let rare = (!bytes.is_empty()).then(|| Box::new(RareTail { bytes: bytes.to_vec() }));
+        Self { rare }
+    }
 }
 
 /// A run.

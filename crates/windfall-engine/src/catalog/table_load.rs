@@ -23,7 +23,7 @@ use super::{
     filled::Filled,
     key,
     record::IndexRecord,
-    runs::{Payload, Runs},
+    runs::{EntryTail, Payload, Runs},
     state::{Catalog, new_space},
     table::{Table, TableSchema},
 };
@@ -93,7 +93,7 @@ impl Catalog {
         options: DdlOptions,
     ) -> Result<Arc<Table>> {
         for index in &definition.indexes {
-            key::check_makes_entries(name, &index.name, index.form)?;
+            key::check_makes_entries(name, &index.name, index.form, false)?;
         }
         let mut filled = Filled::new(self);
         let (metadata_lock, record, encoded) = self.lock_new_name(name, definition, &mut filled, options)?;
@@ -114,7 +114,7 @@ struct TableLoader<'a> {
     name: &'a str,
     schema: &'a TableSchema,
     /// The entries of each secondary tree.
-    entries: Vec<Runs<()>>,
+    entries: Vec<Runs<EntryTail>>,
     /// The number of long values so far.
     chains: u64,
 }
@@ -225,7 +225,7 @@ impl<'a> TableLoader<'a> {
                 index_key_of(&entry).len() + key.len() == entry.len(),
                 "an entry is not that of its row"
             );
-            self.entries[n].push(entry, ());
+            self.entries[n].push(entry, EntryTail::new(&[], false));
         }
         if value.len() <= tree.inline_limit() {
             return Ok(Stored { bytes: value, is_long: false });
@@ -252,11 +252,11 @@ impl<'a> TableLoader<'a> {
         Ok(())
     }
 
-    fn fill_secondary(&self, n: usize, mut entries: Runs<()>) -> Result<()> {
+    fn fill_secondary(&self, n: usize, mut entries: Runs<EntryTail>) -> Result<()> {
         let index = &self.schema.record.indexes[n];
         let mut load = Load::new(&self.schema.secondaries[n]);
         let mut last: Option<Vec<u8>> = None;
-        entries.drain(|entry, ()| {
+        entries.drain(|entry, _| {
             if index.unique
                 && let Some(last) = &last
                 && entry.starts_with(index_key_of(last))

@@ -17,6 +17,7 @@ mod guard;
 mod index_only;
 mod interrupts;
 mod lock_owners;
+mod made_entries;
 mod open_statements;
 mod prepared;
 mod queue;

@@ -32,6 +32,8 @@ const LENGTH_BYTES: usize = 2;
 /// The greatest length of a payload in bytes, if pages have at least 8 KiB. In smaller pages a value, with the length
 /// of the index part, has at most a quarter of the page.
 pub const PAYLOAD_MAX: usize = 1024;
+/// The greatest length of the value of an entry in bytes.
+pub const ENTRY_VALUE_MAX: usize = LENGTH_BYTES + PAYLOAD_MAX;
 
 /// How the entries of a secondary tree come apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -110,7 +112,7 @@ impl EntryForm {
     }
 
     /// Returns the value of a supplied entry.
-    pub(in crate::txn) fn value_of(self, index: &[u8], payload: &[u8]) -> Vec<u8> {
+    pub fn value_of(self, index: &[u8], payload: &[u8]) -> Vec<u8> {
         match self {
             Self::Terminated => Vec::new(),
             Self::Supplied { usual } if index.len() == usize::from(usual) && payload.is_empty() => Vec::new(),
@@ -169,18 +171,26 @@ pub struct SuppliedChange<'a> {
 
 /// An entry of a row as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
+pub struct Entry {
+    /// The key: the index part, then the row's key.
     pub key: Vec<u8>,
     /// The length of the index part.
     pub index_bytes: usize,
+    /// The value.
     pub value: Vec<u8>,
     /// Whether no other row may have the same index part.
     pub is_unique: bool,
 }
 
 impl Entry {
+    /// Returns an entry with this key and value; `None` if it is not valid.
+    pub fn of_stored(form: EntryForm, key: Vec<u8>, value: Vec<u8>, is_unique: bool) -> Option<Self> {
+        let index_bytes = form.split(&key, &value)?.index.len();
+        Some(Self { key, index_bytes, value, is_unique })
+    }
+
     /// Returns the entry of a row with this index key, which is made of its value.
-    pub(super) fn terminated(index_key: &[u8], row: &[u8], is_unique: bool) -> Self {
+    pub fn terminated(index_key: &[u8], row: &[u8], is_unique: bool) -> Self {
         let key = secondary::entry_key(index_key, row);
         Self { index_bytes: key.len() - row.len(), key, value: Vec::new(), is_unique }
     }
@@ -189,7 +199,7 @@ impl Entry {
     ///
     /// # Errors
     /// [`UsageError::PayloadTooLong`].
-    pub(super) fn supplied(
+    pub fn supplied(
         supplied: &SuppliedEntry<'_>,
         row: &[u8],
         form: EntryForm,
@@ -210,7 +220,7 @@ impl Entry {
     }
 
     /// Returns the index part.
-    pub(super) fn index_part(&self) -> &[u8] {
+    pub fn index_part(&self) -> &[u8] {
         &self.key[..self.index_bytes]
     }
 }

@@ -23,7 +23,7 @@ mod target;
 pub use change::{Changed, change};
 pub use conflict::{Attempts, Blocked, SingleCall, Stop, retry};
 pub use edit::{Edit, Mode, Value};
-pub use entry::{EntryForm, EntryParts, SuppliedChange, SuppliedEntry};
+pub use entry::{ENTRY_VALUE_MAX, Entry, EntryForm, EntryParts, SuppliedChange, SuppliedEntry};
 pub use locking_read::{LockingRead, has_left, lock_range, read_final_entry, read_locked};
 pub use plan::check_length;
 pub use row_lock::{held_before, unlock_row};

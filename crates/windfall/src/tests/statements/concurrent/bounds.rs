@@ -179,7 +179,7 @@ fn the_background_waits_for_room_in_its_own_table_alone() {
     });
     built.unwrap();
     assert!(seen.load(SeqCst) && db.metrics().rollbacks_pending == 0);
-    check(&db, &env, &table, "handed over");
+    check(&db, &env, &table, false, "handed over");
     let rows: BTreeSet<_> = rows_of(&other).unwrap().into_values().collect();
     assert_eq!(rows, (0..60).map(|n| value(n, false)).collect());
 }
@@ -239,7 +239,7 @@ fn a_rollback_that_is_handed_over_is_waited_for() {
             assert_eq!(db.metrics().rollbacks_pending, 0, "{what}");
             let rows: BTreeSet<_> = rows_of(&table).unwrap().into_values().collect();
             assert_eq!(rows, (0..60).map(|n| value(n, n % 7 == 6)).collect(), "{what}");
-            check(&db, &env, &table, &what);
+            check(&db, &env, &table, false, &what);
         }
     }
 }
@@ -280,7 +280,7 @@ fn an_index_build_fails_when_a_value_that_was_rolled_back_cannot_be_read() {
         let rows: BTreeSet<_> = rows_of(&table).unwrap().into_values().collect();
         assert_eq!(rows, (0..60).map(|n| value(n, false)).collect());
         build(&db, true, |_| {}).unwrap();
-        check(&db, &env, &table, "made again");
+        check(&db, &env, &table, false, "made again");
     }
 }
 
@@ -317,7 +317,7 @@ fn deferred_entries_are_bounded() {
         }
     });
     built.unwrap();
-    check(&db, &env, &table, "as many as fit");
+    check(&db, &env, &table, false, "as many as fit");
 }
 
 /// Deferred entries of transactions that have ended make room for the deferred entries of others.
@@ -357,7 +357,7 @@ fn deferred_entries_make_room_when_their_transactions_end() {
             }
         });
         match built {
-            Ok(()) if !stays_so => check(&db, &env, &table, "they have ended"),
+            Ok(()) if !stays_so => check(&db, &env, &table, false, "they have ended"),
             // An entry that was applied again and deferred again was not forgotten.
             Err(Error::Schema(SchemaError::DuplicateKey { .. })) if stays_so => {}
             built => panic!("commits: {commits}, the first one: {stays_so}: {built:?}"),
@@ -384,7 +384,7 @@ fn an_entry_that_is_deferred_again_is_counted_once() {
         }
     });
     built.unwrap();
-    check(&db, &env, &table, "deferred repeatedly");
+    check(&db, &env, &table, false, "deferred repeatedly");
 }
 
 /// If many rows have the same key in an open transaction, or had it, each of them is checked against few others.
@@ -407,7 +407,7 @@ fn an_index_build_with_many_equal_keys_has_linear_cost() {
                 });
                 let frames = (work::so_far() - before).of(Work::Frame);
                 built.unwrap();
-                check(&db, &env, &table, "one key");
+                check(&db, &env, &table, false, "one key");
                 frames
             };
             let (few, many) = (frames(50), frames(300));
@@ -438,7 +438,7 @@ fn deferred_entries_are_applied_while_calls_continue() {
     let closed = frames() - last.load(SeqCst);
     built.unwrap();
     assert!(closed < rows, "{closed} frames behind the last place with an open gate");
-    check(&db, &env, &table, "deferred");
+    check(&db, &env, &table, false, "deferred");
 }
 
 /// A turn in the table's queue is short, however much was noted.
@@ -472,7 +472,7 @@ fn concurrent_changes_do_not_prolong_a_turn_of_an_index_build() {
     let between = between.lock().clone();
     let (all, most) = (between.iter().sum::<u64>(), between.iter().max().copied().unwrap());
     assert!(all > 2 * rows && most < all / 4, "{between:?} frames between two looks at the queue");
-    check(&db, &env, &table, "many notes");
+    check(&db, &env, &table, false, "many notes");
 }
 
 /// Builds an index on a table. Before each round of applying, makes as many changes as `come` returns for it, as long
@@ -506,7 +506,7 @@ fn rounds(come: impl Fn(usize) -> usize + Send + 'static) -> (usize, usize) {
         *seen = (if is_open { round } else { seen.0 }, count);
     });
     built.unwrap();
-    check(&db, &env, &table, "rounds");
+    check(&db, &env, &table, false, "rounds");
     *seen.lock()
 }
 
@@ -589,7 +589,7 @@ fn a_statement_whose_time_is_over_between_two_waits_has_timed_out() {
         db.engine().catalog.pause.clear();
         assert!(table.index("i").is_err());
         build(&db, true, |_| {}).unwrap();
-        check(&db, &env, &table, "made again");
+        check(&db, &env, &table, false, "made again");
     }
 }
 
@@ -631,5 +631,5 @@ fn an_index_is_refused_for_the_first_reason() {
     let table = db.table("t").unwrap();
     assert!(table.index("i").is_err());
     build(&db, true, |_| {}).unwrap();
-    check(&db, &env, &table, "made again");
+    check(&db, &env, &table, false, "made again");
 }

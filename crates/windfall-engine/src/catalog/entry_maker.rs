@@ -1,0 +1,233 @@
+//! Entries of rows that exist, as an index build makes them ([`EntryMaker`]).
+//!
+//! **Purpose.** The entries of most indexes are made of the rows' values. For an index of which the caller supplies the
+//! entries, a function of the caller makes them, given the key of a row and the first bytes of its value.
+//!
+//! The function is called again for a row whenever that may have changed, possibly with the key latch of the row, so it
+//! must give the same entry for the same row and not call the database.
+//!
+//! **Invariants.** The function is called by the thread of the statement (by type). If it panics, the statement fails
+//! as with any other error, and the panic goes on afterwards (test: `a_function_that_panics_fails_an_index_build`).
+
+use core::cell::RefCell;
+use std::{
+    any::Any,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+};
+
+use super::{
+    record::IndexRecord,
+    row_log::row_of_note,
+    runs::{EntryTail, Runs},
+};
+use crate::{
+    error::{CorruptError, Error, Owner, Result, SchemaError, UsageError},
+    store::Tree,
+    sync::Arc,
+    txn::{
+        EntryForm,
+        row::{ENTRY_VALUE_MAX, Entry, SuppliedEntry, check_length},
+    },
+};
+
+/// The entry of a row in an index, as a function of the caller makes it. The function gets an empty one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MadeEntry {
+    /// The key in the index, as in [`SuppliedEntry::key`].
+    pub key: Vec<u8>,
+    /// Bytes that are stored with it, as in [`SuppliedEntry::payload`].
+    pub payload: Vec<u8>,
+    /// Whether a unique index accepts it whatever other rows have, as in [`SuppliedEntry::may_repeat`].
+    pub may_repeat: bool,
+}
+
+/// Makes the entry of a row, given the row's key and the first 64 KiB of its value. Returns whether the row is in the
+/// index.
+pub type MakeEntry<'a> = dyn FnMut(&[u8], &[u8], &mut MadeEntry) -> Result<bool> + 'a;
+
+/// The key of an entry, and where in it the key of the row begins.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct EntryKey {
+    pub(super) bytes: Arc<[u8]>,
+    index_bytes: usize,
+}
+
+impl EntryKey {
+    /// A key of which the first bytes are the index part.
+    pub(super) fn new(bytes: &[u8], index_bytes: usize) -> Self {
+        debug_assert!(index_bytes <= bytes.len(), "the index part of an entry reaches beyond its key");
+        Self { bytes: bytes.into(), index_bytes }
+    }
+
+    /// Returns the index part.
+    pub(super) fn index_part(&self) -> &[u8] {
+        &self.bytes[..self.index_bytes]
+    }
+
+    /// Returns the key of the row.
+    pub(super) fn row(&self) -> &[u8] {
+        &self.bytes[self.index_bytes..]
+    }
+
+    /// Returns whether this is the key of an entry.
+    pub(super) fn is_of(&self, entry: &Entry) -> bool {
+        entry.index_bytes == self.index_bytes && *entry.key == *self.bytes
+    }
+}
+
+impl From<&Entry> for EntryKey {
+    fn from(entry: &Entry) -> Self {
+        Self::new(&entry.key, entry.index_bytes)
+    }
+}
+
+/// The caller's function, and what it writes to.
+struct Function<'a, 'f> {
+    make: &'a mut MakeEntry<'f>,
+    made: MadeEntry,
+    panic: Option<Box<dyn Any + Send>>,
+}
+
+/// Makes the entries of an index.
+pub(super) struct EntryMaker<'a, 'f> {
+    table: &'a str,
+    index: &'a IndexRecord,
+    tree: &'a Tree,
+    function: Option<RefCell<Function<'a, 'f>>>,
+}
+
+impl<'a, 'f> EntryMaker<'a, 'f> {
+    /// Makes the entries of an index of this table, in this tree.
+    pub(super) fn new(
+        table: &'a str,
+        index: &'a IndexRecord,
+        tree: &'a Tree,
+        make: Option<&'a mut MakeEntry<'f>>,
+    ) -> Self {
+        debug_assert!(
+            (index.form == EntryForm::Terminated) == make.is_none(),
+            "the entries of an index are made by a function, unless they are made of the value"
+        );
+        let function = |make| RefCell::new(Function { make, made: MadeEntry::default(), panic: None });
+        Self { table, index, tree, function: make.map(function) }
+    }
+
+    /// Returns the index, for messages.
+    pub(super) fn owner(&self) -> Owner {
+        Owner::Index { table: self.table.into(), index: self.index.name.clone() }
+    }
+
+    /// Returns the entry of a row with a value that begins with these bytes; `None` if the row is not in the index. The
+    /// entry may not fit the index ([`EntryMaker::check`]).
+    ///
+    /// # Errors
+    /// Those of the caller's function; a payload that is too long.
+    pub(super) fn entry(&self, row: &[u8], value: &[u8]) -> Result<Option<Entry>> {
+        let IndexRecord { key, unique, form, .. } = self.index;
+        let Some(function) = &self.function else {
+            return Ok(Some(Entry::terminated(&key.key_of(value), row, *unique)));
+        };
+        let Function { make, made, panic } = &mut *function.borrow_mut();
+        made.key.clear();
+        made.payload.clear();
+        made.may_repeat = false;
+        let is_in_index =
+            catch_unwind(AssertUnwindSafe(|| make(row, value, made))).unwrap_or_else(|payload| {
+                *panic = Some(payload);
+                Err(UsageError::Other("the function that makes the entries of an index has panicked".into())
+                    .into())
+            })?;
+        if !is_in_index {
+            return Ok(None);
+        }
+        let supplied = SuppliedEntry { key: &made.key, payload: &made.payload, may_repeat: made.may_repeat };
+        let limit = self.tree.inline_limit();
+        Entry::supplied(&supplied, row, *form, *unique, limit, || self.owner()).map(Some)
+    }
+
+    /// Refuses an entry that the index cannot hold, of a row with a value that begins with these bytes.
+    ///
+    /// # Errors
+    /// [`UsageError::KeyTooLong`], [`UsageError::IndexedPartTooFar`].
+    pub(super) fn check(&self, entry: &Entry, value: &[u8]) -> Result<()> {
+        check_length(self.tree, &entry.key, || self.owner())?;
+        self.index.key.whole_key_of(value).map(drop)
+    }
+
+    /// Returns the length of the longest value of an entry.
+    pub(super) fn value_limit(&self) -> usize {
+        match self.index.form {
+            EntryForm::Terminated => 0,
+            EntryForm::Supplied { .. } => self.tree.inline_limit().min(ENTRY_VALUE_MAX),
+        }
+    }
+
+    /// Collects the key of an entry that is to be applied, whatever its value will be.
+    pub(super) fn collect_key(&self, key: &EntryKey, entries: &mut Runs<EntryTail>) {
+        let value = self.index.form.value_of(key.index_part(), &[]);
+        entries.push(key.bytes.to_vec(), EntryTail::new(&value, false));
+    }
+
+    /// Collects an entry.
+    pub(super) fn collect(&self, entry: Entry, entries: &mut Runs<EntryTail>) {
+        let may_repeat = self.index.unique && !entry.is_unique;
+        let tail = EntryTail::new(&entry.value, may_repeat);
+        entries.push(entry.key, tail);
+    }
+
+    /// Returns an entry that was collected.
+    ///
+    /// # Errors
+    /// [`CorruptError::Structure`].
+    pub(super) fn collected(&self, key: Vec<u8>, tail: &EntryTail) -> Result<Entry> {
+        let (value, may_repeat) = tail.parts();
+        let is_unique = self.index.unique && !may_repeat;
+        Entry::of_stored(self.index.form, key, value.to_vec(), is_unique).ok_or_else(|| self.invalid())
+    }
+
+    /// Returns the key of an entry of the tree.
+    ///
+    /// # Errors
+    /// [`CorruptError::Structure`].
+    pub(super) fn key_in_tree(&self, key: &[u8], value: &[u8]) -> Result<EntryKey> {
+        let parts = self.index.form.split(key, value).ok_or_else(|| self.invalid())?;
+        Ok(EntryKey::new(key, parts.index.len()))
+    }
+
+    /// Returns the key of the entry that a note of the row log says may have changed. A note of a row has the entry
+    /// that the function makes of it, if any.
+    ///
+    /// # Errors
+    /// As [`EntryMaker::entry`].
+    pub(super) fn key_of_note(&self, note: &[u8]) -> Result<Option<EntryKey>> {
+        if self.function.is_none() {
+            return self.key_in_tree(note, &[]).map(Some);
+        }
+        let (row, value) = row_of_note(note);
+        Ok(self.entry(row, value)?.as_ref().map(EntryKey::from))
+    }
+
+    fn invalid(&self) -> Error {
+        let what = "an entry that was just made makes no sense".into();
+        CorruptError::Structure { owner: self.owner(), space: self.index.space, what }.into()
+    }
+
+    /// Gives an error of entries that are collected or loaded its meaning: two equal ones are of different rows.
+    pub(super) fn of_equal_entries(&self, error: Error) -> Error {
+        match error {
+            Error::Schema(SchemaError::DuplicateInputKey { .. })
+            | Error::Usage(UsageError::KeysMustAscend) => {
+                UsageError::EntryOfOtherRow { owner: self.owner() }.into()
+            }
+            error => error,
+        }
+    }
+
+    /// Goes on with a panic of the caller's function.
+    pub(super) fn resume_panic(&self) {
+        if let Some(payload) = self.function.as_ref().and_then(|function| function.borrow_mut().panic.take())
+        {
+            resume_unwind(payload);
+        }
+    }
+}
