@@ -487,6 +487,14 @@ pub enum SchemaError {
     /// No row has that key.
     #[error("there is no row with that key in table {0}")]
     NoRow(Arc<str>),
+    /// A load of a table that is not empty.
+    #[error(
+        "table {0} has rows: only an empty table can be loaded, insert these rows or truncate the table first"
+    )]
+    NotEmpty(Arc<str>),
+    /// A load of a table whose definition has changed since the load began.
+    #[error("the definition of table {0} has changed since the load began: begin it again")]
+    DefinitionChanged(Arc<str>),
 }
 
 #[cfg(test)]

@@ -128,6 +128,7 @@ pub use get_many::Values;
 pub use index::{Index, IndexCursor, IndexEntry, IndexItem, IndexKey, IndexRange, IndexRow};
 pub use interrupt::InterruptHandle;
 pub use keys::{Key, KeyRange};
+pub use load::TableLoad;
 pub use log::FlushLog;
 pub use metrics::Metrics;
 pub use options::Options;

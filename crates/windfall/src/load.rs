@@ -1,19 +1,59 @@
-//! Tables that are created with their rows.
+//! Tables that get many rows at once.
 //!
-//! **Purpose.** The fast way to load many rows into a new table (bulk load): each tree is written once, from its first
-//! page to its last, without undo.
+//! **Purpose.** The fast way to load many rows into a new table, or into an empty one (bulk load): each tree is written
+//! once, from its first page to its last, without undo.
 //!
-//! **Invariants.** After a failure or a crash the table exists with all its rows, or not at all (test:
-//! `a_crash_during_a_load_leaves_all_or_nothing`).
+//! **Invariants.** After a failure or a crash the table has all these rows or none, and a new one does not exist then
+//! (tests: `a_crash_during_a_load_leaves_all_or_nothing`, `a_crash_during_a_load_of_a_table_leaves_all_or_nothing`).
 
 use tracing::debug;
 
 use crate::{
-    catalog::{Order, Rows},
+    catalog::{self, Order, Rows},
     database::{Database, TableOptions},
     error::Result,
     table::Table,
+    txn::SuppliedChange,
 };
+
+/// A load of rows into an empty table, which [`Database::load_table`] begins. When it is dropped before it was
+/// finished, the rows are discarded.
+#[derive(Debug)]
+#[must_use = "the rows are discarded unless the load is finished"]
+pub struct TableLoad<'db> {
+    database: &'db Database,
+    name: String,
+    inner: catalog::TableLoad<'db>,
+}
+
+impl TableLoad<'_> {
+    /// Adds a row, with its entries in the indexes of which the caller supplies them, as for
+    /// [`Table::insert_with`].
+    ///
+    /// # Errors
+    /// The key is not greater than the last, in a load of rows in order; the key, the value or an entry is too long; an
+    /// entry is missing or wrong: the row is not added, and the load can go on. Any other error, such as a full disk:
+    /// every further call fails with [`UsageError::Incomplete`](crate::error::UsageError::Incomplete).
+    pub fn push(&mut self, key: &[u8], value: &[u8], entries: &[SuppliedChange<'_>]) -> Result<()> {
+        self.database.engine.check_open()?;
+        self.inner.push(key.to_vec(), value.to_vec(), Some(entries))
+    }
+
+    /// Gives the table the rows, as one step, with the durability of a commit. The statement waits for transactions
+    /// that have changed the table, as [`Database::truncate_table`] does, also for one of the calling thread.
+    ///
+    /// # Errors
+    /// Two rows have the same key, also in a unique index; two entries of different rows have the same bytes. The table
+    /// was dropped or renamed, its definition has changed, or it has rows of others. A lock timeout; I/O. The table is
+    /// as before then.
+    pub fn finish(self) -> Result<()> {
+        let Self { database, name, inner } = self;
+        database.engine.check_open()?;
+        database.statement(|_, ddl| inner.finish(ddl))?;
+        debug!(table = name, "loaded");
+        Ok(())
+    }
+}
 
 impl Database {
     /// Creates a table with these rows, given as pairs of key and value in the order of their keys.
@@ -46,6 +86,56 @@ impl Database {
         rows: impl IntoIterator<Item = Result<(Vec<u8>, Vec<u8>)>>,
     ) -> Result<Table> {
         self.create_from(name, &options, &mut rows.into_iter(), Order::Any)
+    }
+
+    /// Begins to load rows, in the order of their keys, into a table that exists and is empty. The caller pushes them,
+    /// from any thread; the table gets all of them when the load is finished, and until then other calls find it empty.
+    /// Its counters continue. Read views of before then find it truncated.
+    ///
+    /// The load locks nothing: what others insert before its end makes it fail, so keep them away, or load a table that
+    /// has its final name later ([`Database::swap_tables`]). It takes at most 64 MiB of memory, and that of one row.
+    ///
+    /// ```
+    /// # fn main() -> windfall::Result<()> {
+    /// # let folder = std::env::temp_dir().join(format!("windfall-load-{}", std::process::id()));
+    /// # let db = windfall::Database::open(&folder, windfall::Options::default().buffer_pool_size(16 << 20))?;
+    /// use windfall::{IndexOptions, SuppliedChange, SuppliedEntry, TableOptions};
+    ///
+    /// let options = TableOptions::default().index("name", IndexOptions::supplied(8));
+    /// let towns = db.create_table("towns", options)?;
+    /// let mut load = db.load_table("towns")?;
+    /// for (number, name) in [(1u32, "Basel"), (2, "Genf")] {
+    ///     let key = [name.to_lowercase().as_bytes(), b"\0"].concat();
+    ///     let entry = SuppliedChange { index: "name", old: None, new: Some(SuppliedEntry::new(&key)) };
+    ///     load.push(&number.to_be_bytes(), name.as_bytes(), &[entry])?;
+    /// }
+    /// load.finish()?;
+    /// assert_eq!(towns.index("name")?.get(b"genf\0")?.count(), 1);
+    /// # db.close()?;
+    /// # std::fs::remove_dir_all(folder).ok();
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// There is no such table, or it has rows, also such as are not committed; I/O.
+    pub fn load_table(&self, name: &str) -> Result<TableLoad<'_>> {
+        self.begin_load(name, Order::Ascending)
+    }
+
+    /// As [`Database::load_table`], with rows in any order. The rows are sorted first, 64 MiB at a time; the rest is in
+    /// temporary files.
+    ///
+    /// # Errors
+    /// As [`Database::load_table`].
+    pub fn load_table_unsorted(&self, name: &str) -> Result<TableLoad<'_>> {
+        self.begin_load(name, Order::Any)
+    }
+
+    fn begin_load(&self, name: &str, order: Order) -> Result<TableLoad<'_>> {
+        self.engine.check_open()?;
+        let inner = self.engine.catalog.begin_load(name, order)?;
+        Ok(TableLoad { database: self, name: name.into(), inner })
     }
 
     fn create_from(

@@ -13,7 +13,7 @@ use std::io::{self, Read};
 
 use crate::{
     buffer::Durability,
-    catalog::{self, Call, IndexRecord, TableSchema},
+    catalog::{self, Call, TableSchema},
     cursor::{Cursor, Reader, intention},
     engine::Engine,
     error::{Error, Owner, Result, SchemaError, TransactionError, UsageError},
@@ -28,8 +28,7 @@ use crate::{
     transaction::Isolation,
     tx_table::{Access, AutoCommit},
     txn::{
-        Edit, EntryForm, Mode, ReadView, RowTarget, Secondary, Stop, SuppliedChange, Trx, Value, Visibility,
-        Watch,
+        Edit, Mode, ReadView, RowTarget, Stop, SuppliedChange, Trx, Value, Visibility, Watch,
         locks::{LockTimeout, RowMode, TableMode},
         row::{self, LockingRead, SingleCall},
         undo::TemporaryRead,
@@ -165,22 +164,8 @@ impl<A: Access> Table<A> {
             self.undo.is_some() == (schema.clustered.space().durability() == Durability::Temporary),
             "the undo of a table is temporary, and the table is not, or the other way round"
         );
-        let indexes = schema.secondaries.iter().zip(&schema.record.indexes);
-        let secondaries: Vec<Secondary<'_>> = indexes
-            .map(|(tree, index)| Secondary {
-                tree,
-                unique: index.unique,
-                name: &index.name,
-                form: index.form,
-            })
-            .collect();
-        let keys_of = |value: &[u8]| {
-            let key_of = |index: &IndexRecord| match index.form {
-                EntryForm::Terminated => index.key.whole_key_of(value).map(Some),
-                EntryForm::Supplied { .. } => Ok(None),
-            };
-            schema.record.indexes.iter().map(key_of).collect()
-        };
+        let secondaries = schema.secondaries_to_change();
+        let keys_of = |value: &[u8]| schema.keys_of(value);
         let noting = schema.row_log.as_ref().map(|row_log| {
             |key: &[u8], before: Option<&[u8]>, after: Option<&[u8]>| row_log.note(key, before, after)
         });

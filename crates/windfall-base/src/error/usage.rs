@@ -100,7 +100,7 @@ pub enum UsageError {
     /// A statement that cannot know the entries of rows that exist.
     #[error(
         "{owner} takes the entries of its rows from the caller: add it with create_index_with, with a function that makes \
-         them of the rows, or name it in the options of create_table, and insert the rows with insert_with"
+         them of the rows, or name it in the options of create_table, and load or insert the rows with load_table or insert_with"
     )]
     EntriesUnknown {
         /// The index.

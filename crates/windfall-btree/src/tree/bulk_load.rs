@@ -10,6 +10,8 @@
 //! last always fit a page together with the fences they then have, which is checked as each entry is added, because a
 //! node's prefix, and so its size, depends on the next key (test: `bulk_load_takes_any_sorted_keys`).
 
+use core::ops::Deref;
+
 use super::{
     Parts, Tree,
     store::{Access, MiniTransaction, PageStore, Reading},
@@ -37,10 +39,10 @@ struct Level {
     written: bool,
 }
 
-/// Loads a tree from sorted input.
+/// Loads a tree from sorted input. `T` is a reference to the tree, borrowed or counted.
 #[derive(Debug)]
-pub struct BulkLoader<'t, S: PageStore> {
-    tree: &'t Tree<S>,
+pub struct BulkLoader<T> {
+    tree: T,
     levels: Vec<Level>,
     fill_percent: usize,
     last_page: PageNo,
@@ -51,14 +53,28 @@ pub struct BulkLoader<'t, S: PageStore> {
 }
 
 impl<S: PageStore> Tree<S> {
-    /// Begins to load the tree, which must be empty. Pages are filled to `fill_percent` (1 to 100).
+    /// Begins to load the tree ([`BulkLoader::new`]).
     ///
     /// # Errors
     /// [`UsageError::NotEmpty`]; those of the store.
-    pub fn bulk_load(&self, fill_percent: usize) -> Result<BulkLoader<'_, S>> {
-        self.ensure_root()?;
+    pub fn bulk_load(&self, fill_percent: usize) -> Result<BulkLoader<&Self>> {
+        BulkLoader::new(self, fill_percent)
+    }
+}
+
+fn not_empty() -> crate::error::Error {
+    UsageError::NotEmpty.into()
+}
+
+impl<S: PageStore, T: Deref<Target = Tree<S>>> BulkLoader<T> {
+    /// Begins to load a tree, which must be empty. Pages are filled to `fill_percent` (1 to 100).
+    ///
+    /// # Errors
+    /// [`UsageError::NotEmpty`]; those of the store.
+    pub fn new(tree: T, fill_percent: usize) -> Result<Self> {
+        tree.ensure_root()?;
         let root = loop {
-            let root = self.store.read(&self.space, PageNo::ROOT, Access::Point)?;
+            let root = tree.store.read(&tree.space, PageNo::ROOT, Access::Point)?;
             let node = Node::new(root.page());
             let empty = node.is_leaf() && node.count() == 0;
             if root.is_valid() {
@@ -68,8 +84,8 @@ impl<S: PageStore> Tree<S> {
         if !root {
             return Err(not_empty());
         }
-        Ok(BulkLoader {
-            tree: self,
+        Ok(Self {
+            tree,
             levels: vec![Level::default()],
             fill_percent: fill_percent.clamp(1, 100),
             last_page: PageNo::ROOT,
@@ -77,13 +93,7 @@ impl<S: PageStore> Tree<S> {
             nodes: Parts::default(),
         })
     }
-}
 
-fn not_empty() -> crate::error::Error {
-    UsageError::NotEmpty.into()
-}
-
-impl<S: PageStore> BulkLoader<'_, S> {
     /// Appends an entry. Its key must be above all previous ones; a long value must already be an overflow reference.
     ///
     /// # Errors

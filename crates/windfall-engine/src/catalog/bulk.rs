@@ -16,6 +16,7 @@ use crate::{
     mtr::Mtr,
     page::EntryHeader,
     store::Tree,
+    sync::Arc,
     tree::{BulkLoader, OverflowRef, Parts},
 };
 
@@ -41,17 +42,17 @@ pub(super) fn admit(pool: &BufferPool, bytes: usize) -> Result<LogReservation<'_
 
 /// A tree that is being loaded.
 #[derive(Debug)]
-pub(super) struct Load<'t> {
-    tree: &'t Tree,
+pub(super) struct Load {
+    tree: Arc<Tree>,
     /// `None` before the first entry.
-    loader: Option<BulkLoader<'t, BufferPool>>,
+    loader: Option<BulkLoader<Arc<Tree>>>,
     entries: Parts,
 }
 
-impl<'t> Load<'t> {
+impl Load {
     /// Begins to load a tree, which must be empty.
-    pub(super) fn new(tree: &'t Tree) -> Self {
-        Self { tree, loader: None, entries: Parts::default() }
+    pub(super) fn new(tree: &Arc<Tree>) -> Self {
+        Self { tree: tree.clone(), loader: None, entries: Parts::default() }
     }
 
     /// Appends an entry. Its key must be greater than all before.
@@ -64,7 +65,7 @@ impl<'t> Load<'t> {
         let _room = admit(self.tree.store(), key.len() + value.len())?;
         let loader = match self.loader.take() {
             Some(loader) => loader,
-            None => self.tree.bulk_load(FILL_PERCENT)?,
+            None => BulkLoader::new(self.tree.clone(), FILL_PERCENT)?,
         };
         debug_assert!(
             header.trx.0 == 0,
@@ -119,7 +120,6 @@ mod tests {
         engine::test_engine::{create_table, open},
         error::UsageError,
         options::Options,
-        sync::Arc,
     };
 
     #[test]

@@ -1,7 +1,8 @@
-//! Entries of rows that exist, as an index build makes them ([`EntryMaker`]).
+//! The entries of an index that is being filled ([`EntryMaker`]).
 //!
-//! **Purpose.** The entries of most indexes are made of the rows' values. For an index of which the caller supplies the
-//! entries, a function of the caller makes them, given the key of a row and the first bytes of its value.
+//! **Purpose.** Collects entries, and makes those of rows that exist. The entries of most indexes are made of the rows'
+//! values. For an index of which the caller supplies the entries, a function of the caller makes them, given the key of
+//! a row and the first bytes of its value.
 //!
 //! The function is called again for a row whenever that may have changed, possibly with the key latch of the row, so it
 //! must give the same entry for the same row and not call the database.
@@ -88,7 +89,7 @@ struct Function<'a, 'f> {
     panic: Option<Box<dyn Any + Send>>,
 }
 
-/// Makes the entries of an index.
+/// Makes and collects the entries of an index.
 pub(super) struct EntryMaker<'a, 'f> {
     table: &'a str,
     index: &'a IndexRecord,
@@ -97,7 +98,8 @@ pub(super) struct EntryMaker<'a, 'f> {
 }
 
 impl<'a, 'f> EntryMaker<'a, 'f> {
-    /// Makes the entries of an index of this table, in this tree.
+    /// Makes the entries of an index of this table, in this tree. Without a function it makes none of an index of which
+    /// the caller supplies the entries.
     pub(super) fn new(
         table: &'a str,
         index: &'a IndexRecord,
@@ -105,8 +107,8 @@ impl<'a, 'f> EntryMaker<'a, 'f> {
         make: Option<&'a mut MakeEntry<'f>>,
     ) -> Self {
         debug_assert!(
-            (index.form == EntryForm::Terminated) == make.is_none(),
-            "the entries of an index are made by a function, unless they are made of the value"
+            index.form != EntryForm::Terminated || make.is_none(),
+            "a function makes the entries of an index, which are made of the value"
         );
         let function = |make| RefCell::new(Function { make, made: MadeEntry::default(), panic: None });
         Self { table, index, tree, function: make.map(function) }
@@ -125,6 +127,7 @@ impl<'a, 'f> EntryMaker<'a, 'f> {
     pub(super) fn entry(&self, row: &[u8], value: &[u8]) -> Result<Option<Entry>> {
         let IndexRecord { key, unique, form, .. } = self.index;
         let Some(function) = &self.function else {
+            assert!(*form == EntryForm::Terminated, "no function makes the entries that the caller supplies");
             return Ok(Some(Entry::terminated(&key.key_of(value), row, *unique)));
         };
         let Function { make, made, panic } = &mut *function.borrow_mut();

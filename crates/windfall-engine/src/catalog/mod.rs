@@ -23,6 +23,7 @@ mod ddl;
 mod ddl_options;
 mod definition;
 mod entry_maker;
+mod existing_load;
 mod filled;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
@@ -48,6 +49,7 @@ pub use auto_increment::Counter;
 pub use ddl_options::DdlOptions;
 pub use definition::{IndexDefinition, TableDefinition};
 pub use entry_maker::{MadeEntry, MakeEntry};
+pub use existing_load::TableLoad;
 pub use group::{DdlStatement, TableChanges};
 pub use key::{KeyPart, KeySpec};
 pub use metadata::METADATA_LIMIT;

@@ -32,7 +32,7 @@ use crate::{
     error::Result,
     ids::{Lsn, SpaceId},
     store::Tree,
-    sync::{Arc, atomic::Ordering::SeqCst},
+    sync::{Arc, Closed, atomic::Ordering::SeqCst},
     system::Change,
     tablespace::CounterKind,
     txn::StatementLock,
@@ -104,9 +104,21 @@ impl Catalog {
         plan: Plan<'_>,
         options: DdlOptions,
     ) -> Result<Done<'_>> {
-        let Plan { dropped, changed, moved, created, filled, numbers, mut records } = plan;
-        let closing = dropped.iter().copied().chain(changed.iter().map(|(table, _)| *table));
-        let (mut closed, lock) = self.close_gates(metadata_lock, closing, &moved, options)?;
+        let closing = plan.dropped.iter().copied().chain(plan.changed.iter().map(|(table, _)| *table));
+        let (closed, lock) = self.close_gates(metadata_lock, closing, &plan.moved, options)?;
+        self.carry_out_closed(plan, closed, lock, options)
+    }
+
+    /// As [`Catalog::carry_out`], once the gates are closed: of the tables that end, then of those that get another
+    /// record.
+    pub(super) fn carry_out_closed<'c>(
+        &'c self,
+        plan: Plan<'_>,
+        mut closed: SmallVec<[Closed<'_>; 1]>,
+        lock: Option<StatementLock<'c>>,
+        options: DdlOptions,
+    ) -> Result<Done<'c>> {
+        let Plan { dropped, changed, created, filled, numbers, mut records, .. } = plan;
         let (closed_dropped, closed_changed) = closed.split_at_mut(dropped.len());
         let schemas =
             || dropped.iter().zip(&*closed_dropped).map(|(table, closed)| table.closed_schema(closed));

@@ -10,7 +10,11 @@
 
 use smallvec::SmallVec;
 
-use super::{auto_increment::Counter, record::TableRecord, row_log::RowLog};
+use super::{
+    auto_increment::Counter,
+    record::{IndexRecord, TableRecord},
+    row_log::RowLog,
+};
 use crate::{
     error::{Error, Owner, Result},
     ids::SpaceId,
@@ -22,6 +26,7 @@ use crate::{
     },
     tablespace::CounterKind,
     tree::store::HashIndex as _,
+    txn::{EntryForm, Secondary},
 };
 
 /// The table schema at one time: its record and its trees.
@@ -54,6 +59,32 @@ impl TableSchema {
     fn is_of_its_record(&self) -> bool {
         self.secondaries.len() == self.record.indexes.len()
             && self.trees().map(|tree| tree.space().id()).eq(self.record.spaces())
+    }
+
+    /// Returns its secondary trees, for a change of a row.
+    pub fn secondaries_to_change(&self) -> Vec<Secondary<'_>> {
+        let indexes = self.secondaries.iter().zip(&self.record.indexes);
+        indexes
+            .map(|(tree, index)| Secondary {
+                tree,
+                unique: index.unique,
+                name: &index.name,
+                form: index.form,
+            })
+            .collect()
+    }
+
+    /// Returns the index keys of a row with a value that begins with these bytes, as
+    /// [`KeysOf`](crate::txn::row::KeysOf) says.
+    ///
+    /// # Errors
+    /// [`UsageError::IndexedPartTooFar`](crate::error::UsageError::IndexedPartTooFar).
+    pub fn keys_of(&self, value: &[u8]) -> Result<Vec<Option<Vec<u8>>>> {
+        let key_of = |index: &IndexRecord| match index.form {
+            EntryForm::Terminated => index.key.whole_key_of(value).map(Some),
+            EntryForm::Supplied { .. } => Ok(None),
+        };
+        self.record.indexes.iter().map(key_of).collect()
     }
 
     /// Returns all tablespaces, including that of a tree being filled.
@@ -168,6 +199,16 @@ impl Table {
             "a number of a table is allocated inside the gate of another one"
         );
         &self.counters[kind as usize]
+    }
+
+    /// Returns the next number of each counter.
+    pub(super) fn next_numbers(&self, closed: &Closed<'_>) -> Result<[u64; CounterKind::ALL.len()]> {
+        let clustered = &self.closed_schema(closed).clustered;
+        let mut next = [0; CounterKind::ALL.len()];
+        for (counter, next) in self.counters.iter().zip(&mut next) {
+            *next = counter.peek(clustered)?;
+        }
+        Ok(next)
     }
 
     /// Resets its counters. The gate must be closed.

@@ -20,26 +20,27 @@ use super::{
     bulk::{Load, duplicate_key, load_chain},
     ddl_options::DdlOptions,
     definition::TableDefinition,
+    entry_maker::EntryMaker,
     filled::Filled,
     key,
-    record::IndexRecord,
     runs::{EntryTail, Payload, Runs},
     state::{Catalog, new_space},
     table::{Table, TableSchema},
 };
 use crate::{
+    buffer::BufferPool,
     error::{Owner, Result, SchemaError, UsageError},
     keys::shown,
     log::LOG_OVERHEAD_BYTES,
     page::EntryHeader,
+    store::Tree,
     sync::Arc,
     tablespace,
+    tree::{Parts, overflow::VALUE_BYTES_MAX},
     txn::{
+        RowTarget, SuppliedChange,
         mvcc::value::INDEXED_BYTES,
-        row::{
-            check_length,
-            secondary::{entry_key, index_key_of},
-        },
+        row::{Entry, check_length, entries_of_new_row},
     },
 };
 
@@ -101,32 +102,46 @@ impl Catalog {
         let space = &mut |id| Ok(filled.space(id).unwrap_or_else(|| new_space(id)));
         let schema = self.schema(record, space)?;
         filled.add(&schema);
-        TableLoader::new(self, name, &schema).fill(rows, order)?;
+        let mut loader = TableLoader::new(self, name, schema.clone(), order);
+        for row in rows {
+            let (key, value) = row?;
+            loader.push(key, value, None)?;
+        }
+        loader.finish()?;
         let table = self.publish_table(metadata_lock, name, schema, encoded, options)?;
         filled.named();
         Ok(table)
     }
 }
 
-/// Fills the trees of a new table.
-struct TableLoader<'a> {
+/// Fills the trees of a table, which are new.
+#[derive(Debug)]
+pub(super) struct TableLoader<'a> {
     catalog: &'a Catalog,
-    name: &'a str,
-    schema: &'a TableSchema,
+    name: Arc<str>,
+    schema: TableSchema,
+    order: Order,
+    clustered: Clustered,
+    /// The rows, if they come in any order.
+    unsorted: Runs<Stored>,
     /// The entries of each secondary tree.
     entries: Vec<Runs<EntryTail>>,
+    /// The number of rows so far.
+    rows: u64,
     /// The number of long values so far.
     chains: u64,
+    parts: Parts,
 }
 
 /// The clustered tree, and the last key in it.
-struct Clustered<'t> {
-    load: Load<'t>,
+#[derive(Debug)]
+struct Clustered {
+    load: Load,
     last: Option<Vec<u8>>,
     rows: i64,
 }
 
-impl Clustered<'_> {
+impl Clustered {
     /// Refuses a key that is not greater than the last. `row` is its number, if that is known.
     fn check(&self, key: &[u8], row: Option<u64>) -> Result<()> {
         match &self.last {
@@ -153,80 +168,107 @@ impl Clustered<'_> {
 }
 
 impl<'a> TableLoader<'a> {
-    fn new(catalog: &'a Catalog, name: &'a str, schema: &'a TableSchema) -> Self {
-        let entries = schema.secondaries.iter().map(|_| Runs::new(catalog.pool.clone())).collect();
-        Self { catalog, name, schema, entries, chains: 0 }
-    }
-
-    fn owner_of(&self, index: &IndexRecord) -> Owner {
-        Owner::Index { table: self.name.into(), index: index.name.clone() }
-    }
-
-    fn fill(mut self, rows: &mut Rows<'_>, order: Order) -> Result<()> {
-        let filled = self.fill_clustered(rows, order);
-        filled.map_err(|error| error.of(|_| Owner::Table(self.name.into())))?;
-        let entries = core::mem::take(&mut self.entries);
-        assert!(
-            entries.len() == self.schema.secondaries.len(),
-            "entries are collected for each secondary tree"
-        );
-        for (n, entries) in entries.into_iter().enumerate() {
-            let index = &self.schema.record.indexes[n];
-            let filled = self.fill_secondary(n, entries);
-            filled.map_err(|error| error.of(|_| self.owner_of(index)))?;
+    /// Begins to fill the trees of this schema.
+    pub(super) fn new(catalog: &'a Catalog, name: &str, schema: TableSchema, order: Order) -> Self {
+        let runs = || Runs::new(catalog.pool.clone());
+        Self {
+            catalog,
+            name: name.into(),
+            order,
+            clustered: Clustered { load: Load::new(&schema.clustered), last: None, rows: 0 },
+            unsorted: Runs::new(catalog.pool.clone()),
+            entries: schema.secondaries.iter().map(|_| runs()).collect(),
+            rows: 0,
+            chains: 0,
+            parts: Parts::default(),
+            schema,
         }
+    }
+
+    /// Returns the number of rows so far.
+    pub(super) fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    fn maker(&self, n: usize) -> EntryMaker<'_, '_> {
+        EntryMaker::new(&self.name, &self.schema.record.indexes[n], &self.schema.secondaries[n], None)
+    }
+
+    /// Adds a row, with the entries that the caller supplies.
+    ///
+    /// # Errors
+    /// A key that is not greater than the last, with rows in order; entries that are missing or wrong; keys, payloads
+    /// and values that are too long: the row is not added. Any other error, such as a full disk: the load is
+    /// incomplete, and every further call fails with [`UsageError::Incomplete`].
+    pub(super) fn push(
+        &mut self,
+        key: Vec<u8>,
+        value: Vec<u8>,
+        supplied: Option<&[SuppliedChange<'_>]>,
+    ) -> Result<()> {
+        self.try_push(key, value, supplied).map_err(|error| error.of(|_| Owner::Table(self.name.clone())))
+    }
+
+    fn try_push(
+        &mut self,
+        key: Vec<u8>,
+        value: Vec<u8>,
+        supplied: Option<&[SuppliedChange<'_>]>,
+    ) -> Result<()> {
+        self.parts.check()?;
+        let row = self.rows + 1;
+        if self.order == Order::Ascending {
+            self.clustered.check(&key, Some(row))?;
+        }
+        self.collect_entries(&key, &value, supplied)?;
+        self.parts.begin()?;
+        let stored = self.store(value)?;
+        match self.order {
+            Order::Ascending => self.clustered.push(key, &stored)?,
+            Order::Any => self.unsorted.push(key, stored),
+        }
+        self.spill()?;
+        self.rows = row;
+        self.parts.end();
         Ok(())
     }
 
-    fn fill_clustered(&mut self, rows: &mut Rows<'_>, order: Order) -> Result<()> {
-        let mut clustered = Clustered { load: Load::new(&self.schema.clustered), last: None, rows: 0 };
-        let mut unsorted: Runs<Stored> = Runs::new(self.catalog.pool.clone());
-        for (row, next) in (1..).zip(rows) {
-            let (key, value) = next?;
-            if order == Order::Ascending {
-                clustered.check(&key, Some(row))?;
-            }
-            let stored = self.take(&key, value)?;
-            match order {
-                Order::Ascending => clustered.push(key, &stored)?,
-                Order::Any => unsorted.push(key, stored),
-            }
-            self.spill(&mut unsorted)?;
+    /// Collects the entries of a row.
+    fn collect_entries(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        supplied: Option<&[SuppliedChange<'_>]>,
+    ) -> Result<()> {
+        let Self { name, schema, entries, .. } = self;
+        let tree = &schema.clustered;
+        check_length(tree, key, Owner::default)?;
+        let (length, limit) = (value.len() as u64, VALUE_BYTES_MAX);
+        if length > limit {
+            return Err(UsageError::ValueTooLong { owner: Owner::Unknown, length, limit }.into());
         }
-        unsorted.drain(|key, stored| {
-            clustered.check(&key, None)?;
-            clustered.push(key, &stored)
-        })?;
-        clustered.load.finish()?;
-        self.write_rows(clustered.rows)
-    }
-
-    /// Writes the number of rows to the header of the clustered tree.
-    fn write_rows(&self, rows: i64) -> Result<()> {
-        if rows == 0 {
+        if entries.is_empty() && supplied.is_none_or(<[_]>::is_empty) {
             return Ok(());
         }
-        let pool = &self.catalog.pool;
-        let _room = pool.context().log.admit(LOG_OVERHEAD_BYTES)?;
-        let space = self.schema.clustered.space();
-        space.row_count().add(rows);
-        tablespace::write_rows(pool, space)
+        let target = RowTarget {
+            name,
+            clustered: tree,
+            secondaries: &schema.secondaries_to_change(),
+            keys_of: &|value| schema.keys_of(value),
+            temporary: None,
+            watch: None,
+        };
+        let start = &value[..value.len().min(INDEXED_BYTES)];
+        entries_of_new_row(&target, key, start, supplied, |n, entry| {
+            debug_assert!(entry.key.ends_with(key), "an entry is not that of its row");
+            let maker = EntryMaker::new(name, &schema.record.indexes[n], &schema.secondaries[n], None);
+            maker.collect(entry, &mut entries[n]);
+        })
     }
 
-    /// Turns a row's value into the content of its entry, and collects its entries of secondary trees.
-    fn take(&mut self, key: &[u8], value: Vec<u8>) -> Result<Stored> {
+    /// Turns a row's value into the content of its entry. A long one is written.
+    fn store(&mut self, value: Vec<u8>) -> Result<Stored> {
         let tree = &self.schema.clustered;
-        check_length(tree, key, Owner::default)?;
-        let start = &value[..value.len().min(INDEXED_BYTES)];
-        for (n, index) in self.schema.record.indexes.iter().enumerate() {
-            let entry = entry_key(&index.key.whole_key_of(start)?, key);
-            check_length(&self.schema.secondaries[n], &entry, || self.owner_of(index))?;
-            debug_assert!(
-                index_key_of(&entry).len() + key.len() == entry.len(),
-                "an entry is not that of its row"
-            );
-            self.entries[n].push(entry, EntryTail::new(&[], false));
-        }
         if value.len() <= tree.inline_limit() {
             return Ok(Stored { bytes: value, is_long: false });
         }
@@ -237,38 +279,77 @@ impl<'a> TableLoader<'a> {
     }
 
     /// Writes the rows and entries in memory to runs, if they exceed the memory bound.
-    fn spill(&mut self, rows: &mut Runs<Stored>) -> Result<()> {
-        let bytes = rows.bytes() + self.entries.iter().map(Runs::bytes).sum::<usize>();
+    fn spill(&mut self) -> Result<()> {
+        let bytes = self.unsorted.bytes() + self.entries.iter().map(Runs::bytes).sum::<usize>();
         if bytes < self.catalog.pause.bounds().entries {
             return Ok(());
         }
         let ids = self.catalog.transactions.ids();
-        for entries in self.entries.iter_mut().filter(|entries| entries.bytes() > 0) {
-            entries.spill(ids.space()?)?;
+        for n in 0..self.entries.len() {
+            if self.entries[n].bytes() > 0 {
+                let spilled = self.entries[n].spill(ids.space()?);
+                spilled.map_err(|error| self.maker(n).of_equal_entries(error))?;
+            }
         }
-        if rows.bytes() > 0 {
-            rows.spill(ids.space()?)?;
+        if self.unsorted.bytes() > 0 {
+            self.unsorted.spill(ids.space()?)?;
         }
         Ok(())
     }
 
-    fn fill_secondary(&self, n: usize, mut entries: Runs<EntryTail>) -> Result<()> {
-        let index = &self.schema.record.indexes[n];
-        let mut load = Load::new(&self.schema.secondaries[n]);
-        let mut last: Option<Vec<u8>> = None;
-        entries.drain(|entry, _| {
-            if index.unique
-                && let Some(last) = &last
-                && entry.starts_with(index_key_of(last))
-            {
-                let row = last[index_key_of(last).len()..].into();
-                return Err(SchemaError::DuplicateKey { owner: self.owner_of(index), row }.into());
-            }
-            debug_assert!(last.as_ref().is_none_or(|last| *last <= entry), "entries are loaded in order");
-            load.push(&entry, EntryHeader::default(), &[])?;
-            last = Some(entry);
-            Ok(())
-        })?;
-        load.finish()
+    /// Loads what was collected, and ends the trees.
+    ///
+    /// # Errors
+    /// Two rows have one key, also in a unique tree; [`UsageError::Incomplete`]; errors of the log.
+    pub(super) fn finish(self) -> Result<()> {
+        let Self { catalog, name, schema, mut clustered, mut unsorted, entries, parts, .. } = self;
+        let finish_clustered = || {
+            parts.check()?;
+            unsorted.drain(|key, stored| {
+                clustered.check(&key, None)?;
+                clustered.push(key, &stored)
+            })?;
+            clustered.load.finish()?;
+            write_rows(&catalog.pool, &schema.clustered, clustered.rows)
+        };
+        finish_clustered().map_err(|error| error.of(|_| Owner::Table(name.clone())))?;
+        assert!(entries.len() == schema.secondaries.len(), "entries are collected for each secondary tree");
+        for (n, entries) in entries.into_iter().enumerate() {
+            let maker = EntryMaker::new(&name, &schema.record.indexes[n], &schema.secondaries[n], None);
+            let filled = fill_secondary(&maker, &schema.secondaries[n], entries);
+            filled.map_err(|error| error.of(|_| maker.owner()))?;
+        }
+        Ok(())
     }
+}
+
+/// Writes the number of rows to the header of a clustered tree.
+fn write_rows(pool: &BufferPool, clustered: &Tree, rows: i64) -> Result<()> {
+    if rows == 0 {
+        return Ok(());
+    }
+    let _room = pool.context().log.admit(LOG_OVERHEAD_BYTES)?;
+    let space = clustered.space();
+    space.row_count().add(rows);
+    tablespace::write_rows(pool, space)
+}
+
+fn fill_secondary(maker: &EntryMaker<'_, '_>, tree: &Arc<Tree>, mut entries: Runs<EntryTail>) -> Result<()> {
+    let mut load = Load::new(tree);
+    let mut last: Option<Entry> = None;
+    entries.drain(|key, tail| {
+        let entry = maker.collected(key, &tail)?;
+        if entry.is_unique
+            && let Some(last) = &last
+            && entry.key.starts_with(last.index_part())
+        {
+            let row = last.key[last.index_bytes..].into();
+            return Err(SchemaError::DuplicateKey { owner: maker.owner(), row }.into());
+        }
+        let loaded = load.push(&entry.key, EntryHeader::default(), &entry.value);
+        loaded.map_err(|error| maker.of_equal_entries(error))?;
+        last = Some(entry).filter(|entry| entry.is_unique);
+        Ok(())
+    })?;
+    load.finish()
 }

@@ -16,7 +16,7 @@ use crate::{
 
 const PAGE: u64 = 4096;
 
-fn open(disk: &SimulatedDisk, frames: u64) -> Result<(Database, SimulatedEnv)> {
+pub(super) fn open(disk: &SimulatedDisk, frames: u64) -> Result<(Database, SimulatedEnv)> {
     let options = Options::default()
         .page_size(PAGE as usize)
         .buffer_pool_size(frames * PAGE)
@@ -27,19 +27,19 @@ fn open(disk: &SimulatedDisk, frames: u64) -> Result<(Database, SimulatedEnv)> {
     Ok((db, env))
 }
 
-type Row = (Vec<u8>, Vec<u8>);
+pub(super) type Row = (Vec<u8>, Vec<u8>);
 
-fn rows_of(table: &Table) -> BTreeMap<Vec<u8>, Vec<u8>> {
+pub(super) fn rows_of(table: &Table) -> BTreeMap<Vec<u8>, Vec<u8>> {
     table.rows().unwrap().collect::<Result<_>>().unwrap()
 }
 
-fn rows_by(table: &Table, index: &str) -> BTreeMap<Vec<u8>, Vec<u8>> {
+pub(super) fn rows_by(table: &Table, index: &str) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let found = table.index(index).unwrap().range::<&[u8]>(..).unwrap();
     found.map(|row| row.map(|row| (row.key, row.value))).collect::<Result<_>>().unwrap()
 }
 
 /// Returns a value with first bytes that other rows have as well, followed by bytes that only this row has.
-fn value(number: u32, length: usize) -> Vec<u8> {
+pub(super) fn value(number: u32, length: usize) -> Vec<u8> {
     let mut value = vec![b'a' + (number % 5) as u8; 3];
     value.extend(number.to_be_bytes());
     value.resize(7 + length, number as u8);
@@ -62,7 +62,7 @@ fn load(db: &Database, options: TableOptions, sorted: bool, rows: Vec<Row>) -> R
 }
 
 /// Returns the rows in another order, which the seed decides.
-fn shuffled(mut rows: Vec<Row>, seed: u64) -> Vec<Row> {
+pub(super) fn shuffled(mut rows: Vec<Row>, seed: u64) -> Vec<Row> {
     let chance = SimulatedEnv::new(seed);
     for n in 1..rows.len() {
         rows.swap(n, (chance.random() % (n as u64 + 1)) as usize);
@@ -71,7 +71,7 @@ fn shuffled(mut rows: Vec<Row>, seed: u64) -> Vec<Row> {
 }
 
 /// Asserts that a check finds nothing, and that only the expected tables and the engine's own files are left.
-fn assert_rest(db: &Database, env: &SimulatedEnv, disk: &SimulatedDisk, what: &str) {
+pub(super) fn assert_rest(db: &Database, env: &SimulatedEnv, disk: &SimulatedDisk, what: &str) {
     assert_eq!(db.check().unwrap().findings, Vec::<String>::new(), "{what}");
     for _ in 0..40 {
         env.run_workers(60);

@@ -108,7 +108,7 @@ impl<'a, 'f> IndexFiller<'a, 'f> {
         }
     }
 
-    fn tree(&self) -> &Tree {
+    fn tree(&self) -> &Arc<Tree> {
         self.row_log.tree()
     }
 

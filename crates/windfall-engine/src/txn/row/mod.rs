@@ -25,6 +25,6 @@ pub use conflict::{Attempts, Blocked, SingleCall, Stop, retry};
 pub use edit::{Edit, Mode, Value};
 pub use entry::{ENTRY_VALUE_MAX, Entry, EntryForm, EntryParts, SuppliedChange, SuppliedEntry};
 pub use locking_read::{LockingRead, has_left, lock_range, read_final_entry, read_locked};
-pub use plan::check_length;
+pub use plan::{check_length, entries_of_new_row};
 pub use row_lock::{held_before, unlock_row};
 pub use target::{KeysOf, RowTarget, Secondary, Watch};

@@ -138,6 +138,8 @@ pub(super) fn is_wanted(
 
 /// The entries of a row in one index before and after its change.
 struct Sides<'t, 's> {
+    /// The position of the index among those of the table.
+    n: usize,
     secondary: &'s Secondary<'t>,
     old: Option<Entry>,
     new: Option<Entry>,
@@ -192,9 +194,35 @@ fn entries_of<'t, 's>(
             };
             [stored(old)?, stored(new)?]
         };
-        sides.push(Sides { secondary, old, new });
+        sides.push(Sides { n, secondary, old, new });
     }
     Ok(sides)
+}
+
+/// Passes the entries of a new row with a value that begins with these bytes to `take`, each with the position of its
+/// index.
+///
+/// # Errors
+/// Supplied entries that are missing or wrong; keys and payloads that are too long. None is passed then.
+pub fn entries_of_new_row(
+    target: &RowTarget<'_>,
+    key: &[u8],
+    value: &[u8],
+    supplied: Option<&[SuppliedChange<'_>]>,
+    mut take: impl FnMut(usize, Entry),
+) -> Result<()> {
+    let sides = entries_of(target, key, None, Some(value), supplied)?;
+    for Sides { secondary, new, .. } in &sides {
+        if let Some(entry) = new {
+            check_length(secondary.tree, &entry.key, || target.owner_of(secondary))?;
+        }
+    }
+    for Sides { n, new, .. } in sides {
+        if let Some(entry) = new {
+            take(n, entry);
+        }
+    }
+    Ok(())
 }
 
 /// Refuses supplied entries of an index that does not exist, that makes its entries itself, or that is named twice.
@@ -229,7 +257,7 @@ pub(super) fn plan<'e, 't>(
     let sides = entries_of(target, key, before, after, supplied)?;
     let latches = trx.transactions().key_latches();
     let mut names: Vec<LatchName> = Vec::new();
-    for Sides { secondary, old, new } in &sides {
+    for Sides { secondary, old, new, .. } in &sides {
         for entry in [old, new].into_iter().flatten() {
             check_length(secondary.tree, &entry.key, || target.owner_of(secondary))?;
         }
@@ -244,7 +272,7 @@ pub(super) fn plan<'e, 't>(
             check_unique(trx, target, secondary, new.index_part(), key)?;
         }
     }
-    for Sides { secondary, old, new } in sides {
+    for Sides { secondary, old, new, .. } in sides {
         let (old, new) = match (old, new) {
             // The old value is the caller's word: the new one is compared with what is in the tree.
             (Some(old), Some(new)) if old.key == new.key => {

@@ -1,0 +1,153 @@
+//! Bulk load of rows into an empty table that exists ([`TableLoad`]).
+//!
+//! **Purpose.** The caller pushes the rows, with the entries that it supplies, into new trees. In the end the table
+//! gets these in place of its empty ones, as a truncation gives it new trees. Nothing is locked until then.
+//!
+//! **Invariants.** The table gets all rows in one step, or none (test:
+//! `a_crash_during_a_load_of_a_table_leaves_all_or_nothing`). When it gets them it is empty (test:
+//! `a_load_that_fails_leaves_the_table_as_it_was`), and no transaction has changed it (test:
+//! `a_load_waits_for_transactions_that_have_changed_the_table`). So no row of others is lost, and none that may be
+//! rolled back is in the old trees. Its counters continue (test: `numbers_continue_after_a_load`).
+
+use core::fmt;
+
+use super::{
+    ddl_options::DdlOptions,
+    filled::Filled,
+    plan::{NextNumber, Plan},
+    record::{Metadata, TableRecord},
+    state::{Catalog, new_space, no_table, record_key},
+    statement::DropReport,
+    table::Table,
+    table_load::{Order, TableLoader},
+};
+use crate::{
+    error::{Error, Owner, Result, SchemaError},
+    store::Tree,
+    sync::Arc,
+    system::Change,
+    tablespace::CounterKind,
+    tree::Seek,
+    txn::SuppliedChange,
+};
+
+/// A load of rows into an empty table. What was pushed is discarded unless the load is finished.
+#[must_use = "the rows are discarded unless the load is finished"]
+pub struct TableLoad<'a> {
+    catalog: &'a Catalog,
+    name: Arc<str>,
+    table: Arc<Table>,
+    /// The record that the table gets.
+    record: TableRecord,
+    /// Its new clustered tree.
+    clustered: Arc<Tree>,
+    loader: TableLoader<'a>,
+    filled: Filled<'a>,
+}
+
+impl fmt::Debug for TableLoad<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TableLoad({}, {} rows)", self.name, self.loader.rows())
+    }
+}
+
+/// Returns whether a tree has no live row.
+fn is_empty(clustered: &Tree) -> Result<bool> {
+    let mut cursor = clustered.cursor();
+    let mut more = cursor.seek(Seek::First)?;
+    while more {
+        if cursor.header().is_some_and(|header| !header.is_deleted()) {
+            return Ok(false);
+        }
+        more = cursor.next()?;
+    }
+    Ok(true)
+}
+
+impl Catalog {
+    /// Begins to load rows into an empty table.
+    ///
+    /// # Errors
+    /// [`SchemaError::NoTable`], [`SchemaError::NotEmpty`]; damage, I/O.
+    pub fn begin_load(&self, name: &str, order: Order) -> Result<TableLoad<'_>> {
+        let table = self.table(name)?;
+        let mut record = {
+            let call = table.enter()?;
+            if !is_empty(&call.clustered)? {
+                return Err(SchemaError::NotEmpty(name.into()).into());
+            }
+            call.record.clone()
+        };
+        record.version += 1;
+        self.renew_trees(&mut record)?;
+        // Long metadata stay in their tree.
+        let filled_record = TableRecord { metadata: Metadata::default(), ..record.clone() };
+        let schema = self.schema(filled_record, &mut |id| Ok(new_space(id)))?;
+        let mut filled = Filled::new(self);
+        filled.add(&schema);
+        let clustered = schema.clustered.clone();
+        let loader = TableLoader::new(self, name, schema, order);
+        Ok(TableLoad { catalog: self, name: name.into(), table, record, clustered, loader, filled })
+    }
+}
+
+impl TableLoad<'_> {
+    /// Adds a row, with the entries that the caller supplies.
+    ///
+    /// # Errors
+    /// A key that is not greater than the last, with rows in order; entries that are missing or wrong; keys, payloads
+    /// and values that are too long: the row is not added. Any other error, such as a full disk: every further call
+    /// fails with [`Incomplete`](crate::error::UsageError::Incomplete).
+    pub fn push(
+        &mut self,
+        key: Vec<u8>,
+        value: Vec<u8>,
+        supplied: Option<&[SuppliedChange<'_>]>,
+    ) -> Result<()> {
+        self.loader.push(key, value, supplied)
+    }
+
+    /// Gives the table the rows. Waits for transactions that have changed it.
+    ///
+    /// # Errors
+    /// Two rows have one key, also in a unique index; the table was dropped or renamed, it has got rows, or its
+    /// definition has changed; a lock timeout; errors of the log. The table is unchanged then.
+    pub fn finish(self, options: DdlOptions) -> Result<DropReport> {
+        let Self { catalog, name, table, record, clustered, loader, filled } = self;
+        if loader.rows() == 0 {
+            return Ok(DropReport::default());
+        }
+        loader.finish()?;
+        DropReport::of(|| {
+            let metadata_lock = catalog.lock_names(&[&name], options)?;
+            if !metadata_lock.has(&name, &table) {
+                return Err(no_table(&name).into());
+            }
+            if table.with_schema(|schema| schema.record.version + 1 != record.version) {
+                return Err(SchemaError::DefinitionChanged(name.clone()).into());
+            }
+            let tables = core::iter::once(&*table);
+            let (closed, lock) = catalog.close_gates(&metadata_lock, tables, &[], options)?;
+            let owned = |error: Error| error.of(|_| Owner::Table(name.clone()));
+            if !is_empty(&table.closed_schema(&closed[0]).clustered).map_err(owned)? {
+                return Err(SchemaError::NotEmpty(name.clone()).into());
+            }
+            let mut plan = Plan::default();
+            let next = table.next_numbers(&closed[0]).map_err(owned)?;
+            for (kind, next) in CounterKind::ALL.into_iter().zip(next) {
+                // A table of which no number was requested has no ceiling.
+                if next > 1 {
+                    let tree = clustered.clone();
+                    plan.numbers.push(NextNumber { table: Some(&table), tree, kind, next });
+                }
+            }
+            plan.records.push(Change::put(record_key(&name), record.encode()));
+            plan.filled.extend(filled.spaces().cloned());
+            plan.changed.push((&table, record));
+            let done = catalog.carry_out_closed(plan, closed, lock, options)?;
+            let dropped = catalog.publish(metadata_lock, done);
+            filled.named();
+            Ok(dropped)
+        })
+    }
+}
