@@ -150,6 +150,17 @@ pub struct Node<'a> {
     upper: u16,
 }
 
+/// Where the parts of an entry are in its page.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EntryPlace {
+    /// Offset and length of the key after the prefix of the node.
+    pub(crate) suffix: (usize, usize),
+    /// Offset and length of the value.
+    pub(crate) value: (usize, usize),
+    /// The version header.
+    pub(crate) header: EntryHeader,
+}
+
 impl<'a> Node<'a> {
     /// Reads the page as a node. [`Node::is_leaf`] and [`Node::is_inner`] return whether it is one.
     #[inline]
@@ -407,6 +418,19 @@ impl<'a> Node<'a> {
         let slot = self.slot(slot);
         let fixed = self.fixed(slot);
         (slot.record() + fixed.start + fixed.suffix, fixed.value)
+    }
+
+    /// Returns where the parts of an entry are in the page of a leaf. After a torn read they may lie outside.
+    #[inline]
+    pub(crate) fn place_of(self, slot: usize) -> EntryPlace {
+        let slot = self.slot(slot);
+        let fixed = self.fixed(slot);
+        let at = slot.record() + fixed.start;
+        EntryPlace {
+            suffix: (at, fixed.suffix),
+            value: (at + fixed.suffix, fixed.value),
+            header: fixed.header(self.page, slot.record()),
+        }
     }
 
     /// Appends the value in a slot of a leaf. Returns the version header.

@@ -2,7 +2,8 @@
 //!
 //! **Purpose.** A cursor copies a batch of entries from one leaf, validates the copy, and then returns the entries one
 //! by one without accessing a page. The first batch after a seek is small, because most seeks need few entries; each
-//! further one is larger, up to a whole leaf.
+//! further one is larger, up to a whole leaf. For a batch of half a leaf or more the page is copied as it is, and the
+//! values are lent from that copy.
 //!
 //! **Invariants.** A batch is the content of the tree in a key range at one moment: all entries in `[low, high)`, where
 //! the bounds are the leaf's fences or the key at which the copy was cut short (test:
@@ -27,7 +28,7 @@ use super::{
 use crate::{
     error::Result,
     keys::KeyRange,
-    page::{EntryHeader, Node},
+    page::{EntryHeader, Node, node::NODE_HEADER},
 };
 
 /// The target of a seek.
@@ -57,7 +58,9 @@ const BATCH_BYTES: usize = 256 << 10;
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
+    /// The range of the key in `bytes`.
     key: (u32, u32),
+    /// The range of the value in `bytes` or, if the page was copied, in `page`.
     value: (u32, u32),
     header: EntryHeader,
 }
@@ -66,6 +69,10 @@ struct Entry {
 #[derive(Debug, Default)]
 struct Batch {
     bytes: Vec<u8>,
+    /// The bytes of the page; it keeps its length for the next copy.
+    page: Vec<u8>,
+    /// Whether the page was copied for this batch.
+    has_page: bool,
     entries: Vec<Entry>,
     low: Vec<u8>,
     high: Vec<u8>,
@@ -110,16 +117,44 @@ impl Batch {
         self.low.clone_from(&self.high);
     }
 
+    /// Prepares the copy of at most this many of a leaf's entries.
+    fn begin_copy(&mut self, node: Node<'_>, entries: usize) {
+        self.clear();
+        self.has_page = entries > 0 && 2 * entries >= node.count();
+        if self.has_page {
+            self.page.resize(node.page().len(), 0);
+            node.page().read(0, &mut self.page);
+        }
+    }
+
+    #[inline]
     fn copy(&mut self, node: Node<'_>, slot: usize) {
         let start = self.bytes.len() as u32;
+        if self.has_page {
+            let place = node.place_of(slot);
+            // The ranges of a torn or damaged page may lie outside of it.
+            let bytes = |at: usize, length: usize| self.page.get(at..at + length).unwrap_or(&[]);
+            self.bytes.extend_from_slice(bytes(NODE_HEADER, node.prefix_len()));
+            self.bytes.extend_from_slice(bytes(place.suffix.0, place.suffix.1));
+            let end = (place.value.0 + place.value.1).min(self.page.len());
+            let value = (place.value.0.min(end) as u32, end as u32);
+            self.entries.push(Entry { key: (start, self.bytes.len() as u32), value, header: place.header });
+            return;
+        }
         let (key, header) = node.entry_into(slot, &mut self.bytes);
         let (middle, end) = (start + key as u32, self.bytes.len() as u32);
         self.entries.push(Entry { key: (start, middle), value: (middle, end), header });
     }
 
     #[inline]
-    fn bytes(&self, (start, end): (u32, u32)) -> &[u8] {
-        &self.bytes[start as usize..end as usize]
+    fn key(&self, entry: &Entry) -> &[u8] {
+        &self.bytes[entry.key.0 as usize..entry.key.1 as usize]
+    }
+
+    #[inline]
+    fn value(&self, entry: &Entry) -> &[u8] {
+        let bytes = if self.has_page { &self.page } else { &self.bytes };
+        &bytes[entry.value.0 as usize..entry.value.1 as usize]
     }
 
     /// Copies the entries at or above `low` and below `until` from the leaf of `low`. Returns whether the copy is
@@ -131,12 +166,12 @@ impl Batch {
         limit: usize,
         is_valid: impl Fn() -> bool,
     ) -> bool {
-        self.clear();
         let (first, _) = node.find(&self.low);
         debug_assert!(until.is_none_or(|until| *until > self.low[..]), "a batch would end where it begins");
         // `until` is above `low`, and so not below the leaf.
         let until = until.filter(|until| node.contains(until));
         let stop = until.map_or(node.count(), |until| node.find(until).0);
+        self.begin_copy(node, stop.saturating_sub(first).min(limit));
         let mut end = first;
         while end < stop && end - first < limit && self.bytes.len() < BATCH_BYTES {
             self.copy(node, end);
@@ -160,13 +195,13 @@ impl Batch {
     /// Copies the entries below `high` and at or above `from` from the leaf below `high`. Returns whether the copy is
     /// valid.
     fn fill_down(&mut self, node: Node<'_>, from: &[u8], limit: usize, is_valid: impl Fn() -> bool) -> bool {
-        self.clear();
         // `high` is at most the leaf's upper fence, which begins with the prefix like every key of the leaf.
         let end = self.high().map_or(node.count(), |high| node.find(high).0);
         debug_assert!(self.high().is_none_or(|high| from < high), "a batch would begin where it ends");
         // `from` is below `high`, and so not above the leaf.
         let from = Some(from).filter(|from| node.contains(from));
         let stop = from.map_or(0, |from| node.find(from).0);
+        self.begin_copy(node, end.saturating_sub(stop).min(limit));
         let mut first = end;
         while first > stop && end - first < limit && self.bytes.len() < BATCH_BYTES {
             first -= 1;
@@ -430,12 +465,12 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
 
     /// Returns the current entry's key; empty if there is no current entry.
     pub fn key(&self) -> &[u8] {
-        self.entry().map_or(&[], |entry| self.batch.bytes(entry.key))
+        self.entry().map_or(&[], |entry| self.batch.key(entry))
     }
 
     /// Returns the current entry's value; empty if there is no current entry.
     pub fn value(&self) -> &[u8] {
-        self.entry().map_or(&[], |entry| self.batch.bytes(entry.value))
+        self.entry().map_or(&[], |entry| self.batch.value(entry))
     }
 
     /// Returns the current entry's version header; `None` if there is no current entry. Delete-marked entries are
