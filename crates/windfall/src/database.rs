@@ -404,6 +404,12 @@ impl Database {
         self.engine.catalog.name_limit()
     }
 
+    /// Returns the length of the longest key of a table, in bytes: 3,072 with pages of 16 KiB. What an index adds is
+    /// described at [`Table::key_limit`].
+    pub fn key_limit(&self) -> usize {
+        self.engine.catalog.key_limit()
+    }
+
     /// Returns information about all tables, in order of name.
     ///
     /// # Errors
@@ -422,6 +428,17 @@ impl Database {
     pub fn tables_with_prefix(&self, prefix: &str) -> Result<Vec<TableInfo>> {
         self.engine.check_open()?;
         self.infos(self.engine.catalog.tables_with_prefix(prefix)?)
+    }
+
+    /// Returns the names that begin with `prefix`, in order, as [`Database::tables_with_prefix`] does, without a look
+    /// at the files of the tables.
+    ///
+    /// # Errors
+    /// A page of the system tree cannot be read.
+    pub fn table_names_with_prefix(&self, prefix: &str) -> Result<Vec<String>> {
+        self.engine.check_open()?;
+        let named = self.engine.catalog.tables_with_prefix(prefix)?;
+        Ok(named.into_iter().map(|(name, _)| name.to_string()).collect())
     }
 
     fn infos(&self, named: Vec<(Arc<str>, Arc<CatalogTable>)>) -> Result<Vec<TableInfo>> {

@@ -21,7 +21,10 @@ use windfall::{
 use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
 
 fn names(db: &Database, prefix: &str) -> Result<Vec<String>> {
-    Ok(db.tables_with_prefix(prefix)?.into_iter().map(|info| info.name).collect())
+    let names = db.table_names_with_prefix(prefix)?;
+    let infos = db.tables_with_prefix(prefix)?;
+    assert_eq!(infos.into_iter().map(|info| info.name).collect::<Vec<_>>(), names);
+    Ok(names)
 }
 
 fn indexed() -> TableOptions {

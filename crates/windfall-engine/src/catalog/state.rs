@@ -181,6 +181,11 @@ impl Catalog {
         name_limit(self.pool.page_size())
     }
 
+    /// Returns the length of the longest key of a table, in bytes.
+    pub fn key_limit(&self) -> usize {
+        self.system.tree().key_limit()
+    }
+
     pub(super) fn check_name(&self, name: &str) -> Result<()> {
         check_name(name, self.pool.page_size())
     }
