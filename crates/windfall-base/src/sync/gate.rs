@@ -162,7 +162,7 @@ impl Gate {
         let closed: SmallVec<[Closed<'g>; 1]> = gates.map(Self::begin_to_close).collect();
         let gates = || closed.iter().map(|closed| closed.gate);
         loop {
-            gates().for_each(|gate| gate.changed.wait(|| gate.is_empty()));
+            gates().for_each(Self::drain);
             // No notification: no thread waits for a gate to become closed.
             gates().for_each(|gate| gate.store(CLOSED));
             // A thread inside one of them may have passed another one after that was found empty.
@@ -178,7 +178,16 @@ impl Gate {
     #[inline]
     pub fn close_permanently(&self) {
         self.mark(CLOSED_PERMANENTLY);
-        self.changed.wait(|| self.is_empty());
+        self.drain();
+    }
+
+    /// Waits until no thread is inside.
+    #[inline]
+    fn drain(&self) {
+        // Usually there is none.
+        if !self.is_empty() {
+            self.changed.wait(|| self.is_empty());
+        }
     }
 
     /// Returns whether it is closed, also if a guard will open it again.

@@ -72,8 +72,11 @@ const NODES_PER_STEP: usize = 16;
 /// The positions of changes: usually there is one.
 type Places<'k> = SmallVec<[Located<'k, BufferPool>; 1]>;
 
+/// The length of the longest key that takes no memory elsewhere.
+pub const KEY_ON_STACK: usize = 64;
+
 /// A key. Most are short.
-pub type Key = SmallVec<[u8; 64]>;
+pub type Key = SmallVec<[u8; KEY_ON_STACK]>;
 
 /// A change of one record.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -231,11 +234,10 @@ impl SystemTree {
             changes.windows(2).all(|pair| pair[0].key < pair[1].key),
             "a record is changed twice by one change"
         );
-        let mut places = loop {
-            if let Some(places) = self.locate(mtr, changes)? {
-                break places;
-            }
-        };
+        let mut places = Places::with_capacity(changes.len());
+        while !self.locate(mtr, changes, &mut places)? {
+            places.clear();
+        }
         assert!(places.len() == changes.len(), "{} places for {} changes", places.len(), changes.len());
         also(mtr)?;
         let logged = mtr.logged();
@@ -269,23 +271,24 @@ impl SystemTree {
         Ok(())
     }
 
-    /// Latches the leaves of all changes in key order, each with room for everything that is put into it. Returns
-    /// `None` when a leaf had too little room and was split instead.
-    fn locate<'k>(&self, mtr: &mut Mtr<'_>, changes: &'k [Change]) -> Result<Option<Places<'k>>> {
-        let mut places = Places::with_capacity(changes.len());
+    /// Latches the leaves of all changes in key order, each with room for everything that is put into it, and adds the
+    /// places. Returns `false` when a leaf had too little room and was split instead.
+    fn locate<'k>(&self, mtr: &mut Mtr<'_>, changes: &'k [Change], places: &mut Places<'k>) -> Result<bool> {
         // The bytes that the changes so far add to the leaf of the last position.
         let mut put = 0;
         for change in changes {
             let value = change.value.as_ref().map(Vec::len);
             let room = |put| value.map_or(Room::Keep, |value| Room::Value(put + value));
-            let last = places.last();
-            let adjacent = last.map(|last| self.tree.seek_adjacent(mtr, last, &change.key, room(put)));
-            match adjacent.transpose()?.flatten() {
+            let adjacent = match places.last() {
+                Some(last) => self.tree.seek_adjacent(mtr, last, &change.key, room(put))?,
+                None => None,
+            };
+            match adjacent {
                 Some(Adjacent::Place(place)) => places.push(place),
                 Some(Adjacent::NoRoom) => {
                     mtr.unlatch_all();
                     self.tree.make_room(&change.key, room(put))?;
-                    return Ok(None);
+                    return Ok(false);
                 }
                 None => {
                     mtr.check_may_latch()?;
@@ -293,15 +296,15 @@ impl SystemTree {
                     put = 0;
                 }
             }
-            let present = places.last().and_then(|place| place.value_len(mtr));
-            put += match (value, present) {
-                (Some(value), None) => value + change.key.len() + ENTRY,
+            let Some(value) = value else { continue };
+            put += match places.last().and_then(|place| place.value_len(mtr)) {
+                None => value + change.key.len() + ENTRY,
                 // The present record makes room for its replacement, so a truncation of many tables splits no leaves.
-                (Some(value), Some(present)) if value > present => value - present + LENGTH_FIELD,
-                (None, _) | (Some(_), Some(_)) => 0,
+                Some(present) if value > present => value - present + LENGTH_FIELD,
+                Some(_) => 0,
             };
         }
-        Ok(Some(places))
+        Ok(true)
     }
 
     /// Runs `run` while no thread changes the tree.
