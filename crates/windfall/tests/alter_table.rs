@@ -11,13 +11,15 @@ use std::{
         atomic::{AtomicBool, Ordering::SeqCst},
     },
     thread,
+    time::Duration,
 };
 
 use common::{key, new_database, small_options};
 use windfall::{
-    Database, Error, FlushLog, IndexOptions, Options, Result, TableChanges, TableOptions, Work,
+    Database, Error, FlushLog, IndexOptions, Options, Result, TableChanges, TableOptions, TransactionOptions,
+    Work,
     disk::{Disk, Folder},
-    error::{SchemaError, UsageError},
+    error::{LockError, SchemaError, UsageError},
 };
 use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
 
@@ -223,6 +225,13 @@ fn a_refused_statement_leaves_no_metadata() -> Result<()> {
     assert!(group.commit().is_err());
     let rows = core::iter::once(Ok((vec![1], vec![2]))).chain([Ok((vec![0], vec![]))]);
     assert!(db.create_table_from("b", long(), rows).is_err());
+    // This one fails when its metadata are written.
+    let trx = db.begin(TransactionOptions::default());
+    assert_eq!(trx.table(&db.table("t")?).get_for_update(&[1])?, None);
+    let hurried = db.with_ddl_timeout(Duration::ZERO);
+    let refused = hurried.alter_table("t", TableChanges::default().metadata(metadata(40_000, 2)));
+    assert!(matches!(refused, Err(Error::Lock(LockError::Busy(_)))), "{refused:?}");
+    trx.rollback()?;
     // Nothing of these remains, either.
     let mut group = db.ddl();
     group.create_table("a", long()).drop_table("a");
@@ -233,6 +242,56 @@ fn a_refused_statement_leaves_no_metadata() -> Result<()> {
     assert!(db.table("t")?.metadata()? == metadata(40_000, 2));
     rest()?;
     assert_eq!((files(), db.check()?.trees.len()), before);
+    Ok(())
+}
+
+#[test]
+fn a_refused_statement_writes_nothing() -> Result<()> {
+    const LENGTH: usize = 500_000;
+    type Statement = fn(&Database) -> Result<()>;
+    let statements: [Statement; 6] = [
+        |db| {
+            let on = || IndexOptions::on_value(0..4);
+            let options =
+                TableOptions::default().metadata(metadata(LENGTH, 1)).index("i", on()).index("i", on());
+            db.create_table("u", options).map(drop)
+        },
+        |db| db.create_table("t", TableOptions::default().metadata(metadata(LENGTH, 1))).map(drop),
+        |db| {
+            let names = (0..40).map(|n| format!("{n}{}", "x".repeat(200)));
+            let options = TableOptions::default().metadata(metadata(LENGTH, 1));
+            let index =
+                |options: TableOptions, name: String| options.index(&name, IndexOptions::on_value(0..4));
+            db.create_table("u", names.fold(options, index)).map(drop)
+        },
+        |db| {
+            let changes = TableChanges::default().metadata(metadata(LENGTH, 1)).rename_index("i0", "i1");
+            db.alter_table("t", changes).map(drop)
+        },
+        |db| db.alter_table("t", TableChanges::default().metadata(metadata(LENGTH, 1)).name("v")).map(drop),
+        |db| {
+            let mut group = db.ddl();
+            group.create_table("u", TableOptions::default().metadata(metadata(LENGTH, 1)));
+            group.drop_table("no such table");
+            group.commit().map(drop)
+        },
+    ];
+    let (_folder, db) = new_database(small_options())?;
+    create(&db, 0)?;
+    db.create_table("v", TableOptions::default())?;
+    for (n, statement) in statements.into_iter().enumerate() {
+        let before = db.log_end().0;
+        let refused = statement(&db);
+        assert!(refused.is_err(), "statement {n}");
+        let logged = db.log_end().0 - before;
+        assert!(logged < 10_000, "statement {n}, {refused:?}: {logged} bytes");
+    }
+    // What a group creates and drops is not written, either.
+    let before = db.log_end().0;
+    let mut group = db.ddl();
+    group.create_table("u", TableOptions::default().metadata(metadata(LENGTH, 1))).drop_table("u");
+    group.commit()?;
+    assert!(db.log_end().0 - before < 10_000);
     Ok(())
 }
 

@@ -212,8 +212,9 @@ pub(super) fn waited_on_drop() {
 }
 
 /// Returns how often a thread outside any drop waited for something that a dropping thread held: a lock, a latch, or
-/// the gate of a table that still exists, because it was truncated or has lost an index. A truncation, and the drop of
-/// an index, count as drops here.
+/// the gate of a table that still exists, because it was truncated or has lost an index. Every statement that drops
+/// trees counts as a drop here: a truncation, the drop of an index, and the replacement of long metadata, too; a rename
+/// does not.
 ///
 /// Not counted:
 /// - waits at the gate of a table that is dropped. They delay no query on another table, and end with

@@ -139,19 +139,34 @@ pub fn so_far() -> WorkCounts {
 /// Runs a drop and counts its work.
 #[inline]
 pub fn in_drop<T>(run: impl FnOnce() -> T) -> (T, WorkCounts) {
-    struct DropScope;
-    impl Drop for DropScope {
-        fn drop(&mut self) {
-            IN_DROP.set(false);
-        }
-    }
-    debug_assert!(!is_dropping(), "the work of a drop is counted within another drop");
     let before = so_far();
-    IN_DROP.set(true);
-    let scope = DropScope;
+    let scope = DropScope::begin();
     let result = run();
     drop(scope);
     (result, so_far() - before)
+}
+
+/// A drop by this thread: until this is dropped, what the thread takes is marked as held by a drop
+/// ([`DropMark`](super::drop_mark::DropMark)).
+#[derive(Debug)]
+#[must_use = "the drop ends when this is dropped"]
+pub struct DropScope(());
+
+impl DropScope {
+    /// Begins a drop.
+    #[inline]
+    pub fn begin() -> Self {
+        debug_assert!(!is_dropping(), "a drop begins within another drop");
+        IN_DROP.set(true);
+        Self(())
+    }
+}
+
+impl Drop for DropScope {
+    #[inline]
+    fn drop(&mut self) {
+        IN_DROP.set(false);
+    }
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use super::{
     filled::Filled,
     group::{DdlStatement, TableChanges},
     names::MetadataLock,
-    plan::Plan,
+    plan::{Closing, Plan},
     record::{Metadata, TableRecord},
     state::{Catalog, new_space, no_table, record_key},
     statement::{DropReport, Dropped},
@@ -33,7 +33,8 @@ use crate::{
 };
 
 impl Catalog {
-    /// Takes the metadata lock on the name of a new table, and makes its record. Also returns the record's stored form.
+    /// Takes the metadata lock on the name of a new table, makes its record, and writes long metadata. Also returns the
+    /// record's stored form.
     pub(super) fn lock_new_name<'a>(
         &'a self,
         name: &'a str,
@@ -46,13 +47,14 @@ impl Catalog {
         if metadata_lock.table(name).is_some() {
             return Err(SchemaError::TableExists(name.into()).into());
         }
-        if self.is_metadata_long(&definition.metadata) {
-            // Lookups need not wait until it is written: they find no table before the end.
-            metadata_lock.downgrade();
-        }
-        let record = self.new_record(definition, filled.metadata(&definition.metadata)?)?;
+        let record = self.new_record(definition)?;
         let encoded = record.encode();
         self.check_length(name, encoded.len())?;
+        if let Metadata::Long(space) = record.metadata {
+            // Lookups need not wait until it is written: they find no table before the end.
+            metadata_lock.downgrade();
+            filled.write_metadata(space, &definition.metadata)?;
+        }
         Ok((metadata_lock, record, encoded))
     }
 
@@ -65,17 +67,21 @@ impl Catalog {
         record: Vec<u8>,
         options: DdlOptions,
     ) -> Result<Arc<Table>> {
-        assert!(metadata_lock.table(name).is_none(), "the name of a new table has no table yet");
+        assert!(
+            metadata_lock.tables().map(|(name, table)| (name, table.is_none())).eq([(name, true)]),
+            "the name of a new table is locked, and has no table yet"
+        );
         debug_assert!(
             TableRecord::decode(&record).as_ref() == Some(&schema.record),
             "the record of {name} would be read back as another one"
         );
-        let records = SmallVec::from_buf([Change::put(record_key(name), record)]);
-        let plan = Plan { created: SmallVec::from_buf([schema]), records, ..Plan::default() };
+        let created = [self.new_table(schema)];
+        let records = &mut [Change::put(record_key(name), record)];
+        let plan = Plan { created: &created, records, ..Plan::default() };
         let done = self.carry_out(&metadata_lock, plan, options)?;
-        let table = done.created[0].clone();
-        metadata_lock.set(name, Some(table.clone()));
-        self.publish(metadata_lock, done);
+        metadata_lock.set_all(created.iter().cloned().map(Some));
+        self.publish(metadata_lock, done, &created);
+        let [table] = created;
         Ok(table)
     }
 
@@ -120,17 +126,21 @@ impl Catalog {
         mut metadata_lock: MetadataLock<'_>,
         options: DdlOptions,
     ) -> Result<Dropped> {
-        let count = metadata_lock.tables().count();
-        // The lists have their final capacity: the work per table of a group does not depend on the number of tables.
-        let mut plan = Plan::default();
-        plan.dropped.reserve_exact(count);
-        plan.records.reserve_exact(count);
-        plan.dropped.extend(metadata_lock.tables().filter_map(|(_, table)| Some(&**table?)));
-        plan.records.extend(metadata_lock.tables().map(|(name, _)| Change::remove(record_key(name))));
-        assert!(plan.records.len() == plan.dropped.len(), "a drop removes one record per table");
-        let done = self.carry_out(&metadata_lock, plan, options)?;
+        let done = {
+            // The lists have their final capacity: the work per table does not depend on the number of tables.
+            let count = metadata_lock.tables().count();
+            let mut closing = SmallVec::<[Closing<'_>; 1]>::with_capacity(count);
+            let mut records = SmallVec::<[Change; 1]>::with_capacity(count);
+            for (name, table) in metadata_lock.tables() {
+                let table = table.expect("a statement drops tables that exist");
+                closing.push(Closing { table, record: None });
+                records.push(Change::remove(record_key(name)));
+            }
+            let plan = Plan { closing: &mut closing, records: &mut records, ..Plan::default() };
+            self.carry_out(&metadata_lock, plan, options)?
+        };
         metadata_lock.set_all_unused();
-        Ok(self.publish(metadata_lock, done))
+        Ok(self.publish(metadata_lock, done, &[]))
     }
 
     /// Truncates a table: it gets new tablespaces, and the old ones are dropped.
@@ -153,21 +163,23 @@ impl Catalog {
         metadata_lock: MetadataLock<'_>,
         options: DdlOptions,
     ) -> Result<Dropped> {
-        let count = metadata_lock.tables().count();
-        let mut plan = Plan::default();
-        plan.changed.reserve_exact(count);
-        plan.records.reserve_exact(count);
-        for (name, table) in metadata_lock.tables() {
-            let table = table.expect("a statement truncates tables that exist");
-            // The metadata lock keeps other statements away: the definitions do not change.
-            let mut record = table.with_schema(|schema| schema.record.clone());
-            record.version += 1;
-            self.renew_trees(&mut record)?;
-            plan.records.push(Change::put(record_key(name), record.encode()));
-            plan.changed.push((table, record));
-        }
-        let done = self.carry_out(&metadata_lock, plan, options)?;
-        Ok(self.publish(metadata_lock, done))
+        let done = {
+            let count = metadata_lock.tables().count();
+            let mut closing = SmallVec::<[Closing<'_>; 1]>::with_capacity(count);
+            let mut records = SmallVec::<[Change; 1]>::with_capacity(count);
+            for (name, table) in metadata_lock.tables() {
+                let table = table.expect("a statement truncates tables that exist");
+                // The metadata lock keeps other statements away: the definitions do not change.
+                let mut record = table.with_schema(|schema| schema.record.clone());
+                record.version += 1;
+                self.renew_trees(&mut record)?;
+                records.push(Change::put(record_key(name), record.encode()));
+                closing.push(Closing { table, record: Some(Box::new(record)) });
+            }
+            let plan = Plan { closing: &mut closing, records: &mut records, ..Plan::default() };
+            self.carry_out(&metadata_lock, plan, options)?
+        };
+        Ok(self.publish(metadata_lock, done, &[]))
     }
 
     /// Gives the trees of a record new tablespaces.
@@ -212,10 +224,14 @@ impl Catalog {
         Self::check_metadata(&definition.metadata)?;
         // It is never stored.
         let metadata = Metadata::Inline(definition.metadata.clone());
-        let record = self.new_record(definition, metadata)?;
+        let record = self.new_record_with(definition, metadata)?;
         let space = &mut |id| Ok(Arc::new(Space::new(id, Durability::Temporary)));
-        let schema = self.schema(record, space)?;
-        Ok(Table::new(schema, self.hashed.load(SeqCst)))
+        Ok(self.new_table(self.schema(record, space)?))
+    }
+
+    /// Makes a table of a schema, with hash indexes if new trees get them.
+    pub(super) fn new_table(&self, schema: TableSchema) -> Arc<Table> {
+        Table::new(schema, self.hashed.load(SeqCst))
     }
 
     /// Drops a temporary table: no record, no log. The first call passes it to the background to be freed; each call

@@ -45,8 +45,17 @@ impl Catalog {
         index.key.check_for(index.form, &index.name)
     }
 
-    /// Makes the record of a new table with this metadata.
-    pub(super) fn new_record(&self, definition: &TableDefinition, metadata: Metadata) -> Result<TableRecord> {
+    /// Makes the record of a new table. Long metadata is still to be written.
+    pub(super) fn new_record(&self, definition: &TableDefinition) -> Result<TableRecord> {
+        self.new_record_with(definition, self.new_metadata(&definition.metadata)?)
+    }
+
+    /// As [`Catalog::new_record`], with this form of the metadata.
+    pub(super) fn new_record_with(
+        &self,
+        definition: &TableDefinition,
+        metadata: Metadata,
+    ) -> Result<TableRecord> {
         let mut indexes = Vec::with_capacity(definition.indexes.len());
         for (n, index) in definition.indexes.iter().enumerate() {
             self.check_index(index)?;

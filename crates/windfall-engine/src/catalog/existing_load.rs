@@ -14,7 +14,7 @@ use core::fmt;
 use super::{
     ddl_options::DdlOptions,
     filled::Filled,
-    plan::{NextNumber, Plan},
+    plan::{Closing, NextNumber, Plan},
     record::{Metadata, TableRecord},
     state::{Catalog, new_space, no_table, record_key},
     statement::DropReport,
@@ -126,26 +126,30 @@ impl TableLoad<'_> {
             if table.with_schema(|schema| schema.record.version + 1 != record.version) {
                 return Err(SchemaError::DefinitionChanged(name.clone()).into());
             }
-            let tables = core::iter::once(&*table);
-            let (closed, lock) = catalog.close_gates(&metadata_lock, tables, &[], options)?;
+            let spaces: Vec<_> = filled.spaces().cloned().collect();
+            let plan = Plan {
+                filled: &spaces,
+                records: &mut [Change::put(record_key(&name), record.encode())],
+                closing: &mut [Closing { table: &table, record: Some(Box::new(record)) }],
+                ..Plan::default()
+            };
+            let (closed, lock) = catalog.close_gates(&metadata_lock, &plan, options)?;
             let owned = |error: Error| error.of(|_| Owner::Table(name.clone()));
             if !is_empty(&table.closed_schema(&closed[0]).clustered).map_err(owned)? {
                 return Err(SchemaError::NotEmpty(name.clone()).into());
             }
-            let mut plan = Plan::default();
+            let mut numbers = Vec::new();
             let next = table.next_numbers(&closed[0]).map_err(owned)?;
             for (kind, next) in CounterKind::ALL.into_iter().zip(next) {
                 // A table of which no number was requested has no ceiling.
                 if next > 1 {
                     let tree = clustered.clone();
-                    plan.numbers.push(NextNumber { table: Some(&table), tree, kind, next });
+                    numbers.push(NextNumber { table: Some(&*table), tree, kind, next });
                 }
             }
-            plan.records.push(Change::put(record_key(&name), record.encode()));
-            plan.filled.extend(filled.spaces().cloned());
-            plan.changed.push((&table, record));
-            let done = catalog.carry_out_closed(plan, closed, lock, options)?;
-            let dropped = catalog.publish(metadata_lock, done);
+            let plan = Plan { numbers: &numbers, ..plan };
+            let done = catalog.carry_out_closed(&metadata_lock, plan, closed, lock, options)?;
+            let dropped = catalog.publish(metadata_lock, done, &[]);
             filled.named();
             Ok(dropped)
         })

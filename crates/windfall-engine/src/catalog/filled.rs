@@ -4,12 +4,11 @@
 //! commits. If it fails, they are dropped.
 //!
 //! **Invariants.** While a tree is filled, its tablespace is listed as that of a statement in progress (test:
-//! `no_statement_makes_a_file_look_unowned`). A statement that fails leaves none of its trees (tests:
+//! `no_statement_makes_a_file_look_unowned`), until its table can be found (test:
+//! `no_group_makes_a_file_look_unowned`). A statement that fails leaves none of its trees (tests:
 //! `a_refused_load_leaves_nothing`, `a_refused_statement_leaves_no_metadata`). After a crash no record names them, so
 //! they are dropped by the next opening (tests: `a_crash_during_a_load_leaves_all_or_nothing`,
 //! `an_alteration_crashes_at_every_operation`).
-
-use smallvec::SmallVec;
 
 use super::{
     state::{Catalog, SpacesBeingFilled, new_space},
@@ -21,13 +20,13 @@ use crate::{buffer::Space, error::Result, ids::SpaceId, log::LOG_OVERHEAD_BYTES,
 #[must_use = "the trees are dropped unless they are named"]
 pub(super) struct Filled<'a> {
     pub(super) catalog: &'a Catalog,
-    trees: SmallVec<[Arc<Tree>; 1]>,
-    making: SmallVec<[SpacesBeingFilled<'a>; 1]>,
+    trees: Vec<Arc<Tree>>,
+    making: Vec<SpacesBeingFilled<'a>>,
 }
 
 impl<'a> Filled<'a> {
     pub(super) fn new(catalog: &'a Catalog) -> Self {
-        Self { catalog, trees: SmallVec::new(), making: SmallVec::new() }
+        Self { catalog, trees: Vec::new(), making: Vec::new() }
     }
 
     /// Returns a new tree in this tablespace, which was never used.
@@ -66,14 +65,10 @@ impl<'a> Filled<'a> {
         self.trees.iter().map(|tree| tree.space())
     }
 
-    /// Keeps all trees: a record names them now.
+    /// Keeps all trees: records name them, and so do the tables of published names. Until then they were listed as
+    /// those of a statement in progress.
     pub(super) fn named(mut self) {
         self.trees.clear();
-    }
-
-    /// Keeps the trees in these tablespaces, which records name now, and drops the others.
-    pub(super) fn named_are(mut self, spaces: &[SpaceId]) {
-        self.trees.retain(|tree| !spaces.contains(&tree.space().id()));
     }
 }
 

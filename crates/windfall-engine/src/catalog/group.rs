@@ -6,9 +6,12 @@
 //!
 //! **Invariants.** A statement sees the effects of those before it (test: `statements_of_a_group_see_earlier_ones`). A
 //! name that no statement gives another meaning keeps its record, and each other name gets one change of its record,
-//! whatever the number of statements (checked by `catalog/group.rs::plan`). A crash leaves all of a group or nothing
-//! (test: `groups_crash_at_every_operation`). A table that is created and dropped by one group never exists (test:
-//! `statements_of_a_group_see_earlier_ones`).
+//! whatever the number of statements (checked by `catalog/group.rs::plan_records`). Long metadata and headers are
+//! written when no statement can be refused any more for what it says (test: `a_refused_statement_writes_nothing`),
+//! while lookups find the old meanings (test: `a_group_hides_its_names_only_while_it_commits`). What a group holds
+//! counts as held by a drop if the group drops trees (test: `only_statements_that_drop_trees_are_drops`). A crash
+//! leaves all of a group or nothing (test: `groups_crash_at_every_operation`). A table that is created and dropped by
+//! one group never exists (test: `statements_of_a_group_see_earlier_ones`).
 
 use smallvec::SmallVec;
 
@@ -17,15 +20,17 @@ use super::{
     definition::TableDefinition,
     filled::Filled,
     names::MetadataLock,
-    plan::{NextNumber, Plan},
-    record::{Metadata, TableRecord},
+    plan::{Closing, NextNumber, Plan},
+    record::TableRecord,
     state::{Catalog, new_space, no_table, record_key},
     statement::{DropReport, Dropped},
     table::Table,
 };
 use crate::{
+    buffer::Space,
     error::{Result, SchemaError},
-    sync::Arc,
+    ids::SpaceId,
+    sync::{Arc, work},
     system::Change,
     tablespace::CounterKind,
 };
@@ -101,27 +106,38 @@ impl DdlStatement {
         };
         core::iter::once(&**one).chain(other.map(|name| &**name))
     }
-
-    fn renames(&self) -> bool {
-        match self {
-            Self::Rename { .. } | Self::Swap { .. } => true,
-            Self::Alter { changes, .. } => changes.name.is_some(),
-            Self::Create { .. } | Self::Drop { .. } | Self::Truncate { .. } => false,
-        }
-    }
 }
 
 /// A table, as the statements so far leave it.
+#[derive(Default)]
 struct Draft<'t> {
     /// The table, unless the group creates it.
     table: Option<&'t Arc<Table>>,
     /// Its record, if the group creates or changes the table.
     record: Option<TableRecord>,
+    /// The metadata, if the group sets them. Long ones are still to be written to the tree that the record names.
+    metadata: Option<&'t [u8]>,
     /// The next numbers that its counters get.
     numbers: [Option<u64>; CounterKind::ALL.len()],
 }
 
-impl Draft<'_> {
+impl<'t> Draft<'t> {
+    /// Returns whether it is this table.
+    fn is(&self, other: Option<&Arc<Table>>) -> bool {
+        self.table.zip(other).is_some_and(|(table, other)| Arc::ptr_eq(table, other))
+    }
+
+    /// Returns long metadata that are to be written, and their tablespace.
+    fn long_metadata(&self) -> Option<(SpaceId, &'t [u8])> {
+        let space = self.record.as_ref()?.metadata.space()?;
+        Some((space, self.metadata?))
+    }
+
+    /// Returns whether something must be written before the group commits.
+    fn needs_filling(&self) -> bool {
+        self.long_metadata().is_some() || self.numbers.iter().any(Option::is_some)
+    }
+
     /// Returns its record, for a change.
     fn record(&mut self) -> &mut TableRecord {
         let table = self.table;
@@ -164,30 +180,49 @@ impl Draft<'_> {
     }
 }
 
-/// The meaning of a locked name after a group.
-enum Meaning {
-    Nothing,
-    /// A table that had this name or another one before.
-    Table(Arc<Table>),
-    /// The next one of the tables that the group creates.
-    New,
-}
-
 /// The tables of the locked names, as the statements so far leave them.
-struct Drafts<'t, 'n> {
-    catalog: &'t Catalog,
-    locked: &'t MetadataLock<'n>,
+struct Drafts<'t, 'c> {
+    catalog: &'c Catalog,
+    locked: &'t MetadataLock<'c>,
     all: Vec<Option<Draft<'t>>>,
     /// The trees that are filled for the tables.
-    filled: Filled<'t>,
-    plan: Plan<'t>,
+    filled: Filled<'c>,
+    planned: Planned<'t>,
 }
 
-impl<'t, 'n> Drafts<'t, 'n> {
-    fn new(catalog: &'t Catalog, locked: &'t MetadataLock<'n>) -> Self {
-        let draft = |table: &'t Arc<Table>| Draft { table: Some(table), record: None, numbers: [None; 2] };
+/// The lists of the plan of a group.
+#[derive(Default)]
+struct Planned<'t> {
+    closing: Vec<Closing<'t>>,
+    moved: Vec<&'t Table>,
+    renames: bool,
+    created: Vec<Arc<Table>>,
+    filled: Vec<Arc<Space>>,
+    numbers: Vec<NextNumber<'t>>,
+    records: Vec<Change>,
+    /// The new meanings of the locked names.
+    meanings: Vec<Option<Arc<Table>>>,
+}
+
+impl<'t> Planned<'t> {
+    fn plan(&mut self) -> Plan<'_, 't> {
+        Plan {
+            closing: &mut self.closing,
+            moved: &self.moved,
+            renames: self.renames,
+            created: &self.created,
+            filled: &self.filled,
+            numbers: &self.numbers,
+            records: &mut self.records,
+        }
+    }
+}
+
+impl<'t, 'c> Drafts<'t, 'c> {
+    fn new(catalog: &'c Catalog, locked: &'t MetadataLock<'c>) -> Self {
+        let draft = |table| Draft { table: Some(table), ..Draft::default() };
         let all = locked.tables().map(|(_, table)| table.map(draft)).collect();
-        Self { catalog, locked, all, filled: Filled::new(catalog), plan: Plan::default() }
+        Self { catalog, locked, all, filled: Filled::new(catalog), planned: Planned::default() }
     }
 
     /// Returns what a name means now.
@@ -206,17 +241,20 @@ impl<'t, 'n> Drafts<'t, 'n> {
         }
     }
 
-    fn apply(&mut self, statement: &DdlStatement) -> Result<()> {
+    fn apply(&mut self, statement: &'t DdlStatement) -> Result<()> {
         match statement {
             DdlStatement::Create { name, definition } => {
                 self.catalog.check_name(name)?;
                 self.check_free(name)?;
-                let metadata = self.metadata(&definition.metadata)?;
-                let record = self.catalog.new_record(definition, metadata)?;
-                *self.at(name) = Some(Draft { table: None, record: Some(record), numbers: [None; 2] });
+                let record = Some(self.catalog.new_record(definition)?);
+                let metadata = Some(&*definition.metadata);
+                *self.at(name) = Some(Draft { record, metadata, ..Draft::default() });
             }
             DdlStatement::Drop { name, if_exists } => match self.at(name).take() {
-                Some(draft) => self.plan.dropped.extend(draft.table.map(|table| &**table)),
+                Some(draft) => {
+                    let ends = |table: &'t Arc<Table>| Closing { table, record: None };
+                    self.planned.closing.extend(draft.table.map(ends));
+                }
                 None if *if_exists => {}
                 None => return Err(no_table(name).into()),
             },
@@ -239,8 +277,10 @@ impl<'t, 'n> Drafts<'t, 'n> {
                 }
                 self.existing(name)?.change_indexes(name, changes)?;
                 if let Some(metadata) = &changes.metadata {
-                    let metadata = self.metadata(metadata)?;
-                    self.existing(name)?.record().metadata = metadata;
+                    let stored = self.catalog.new_metadata(metadata)?;
+                    let draft = self.existing(name)?;
+                    draft.record().metadata = stored;
+                    draft.metadata = Some(metadata);
                 }
                 for (kind, next) in CounterKind::ALL.into_iter().zip(changes.numbers) {
                     if let Some(next) = next {
@@ -265,91 +305,114 @@ impl<'t, 'n> Drafts<'t, 'n> {
         Ok(())
     }
 
-    /// Returns metadata for a record. Until long metadata is written, lookups need not wait for the statement.
-    fn metadata(&mut self, metadata: &[u8]) -> Result<Metadata> {
-        if !self.catalog.is_metadata_long(metadata) {
-            return self.filled.metadata(metadata);
-        }
-        self.locked.downgrade();
-        let metadata = self.filled.metadata(metadata);
-        self.locked.upgrade();
-        metadata
-    }
-
-    /// Plans the next numbers of the counters of a table, if it gets some. The clustered tree must have a header.
-    fn plan_numbers(&mut self, draft: &Draft<'t>) -> Result<()> {
-        let Draft { table, record: Some(record), numbers } = draft else { return Ok(()) };
-        if numbers.iter().all(Option::is_none) {
-            return Ok(());
-        }
-        let tree = match table {
-            Some(table) if table.space() == record.clustered => {
-                let tree = table.with_schema(|schema| schema.clustered.clone());
-                self.catalog.ensure_header(&tree)?;
-                tree
+    /// Plans the changes of the records. When it succeeds, all statements can be carried out.
+    fn plan_records(&mut self) -> Result<()> {
+        for ((name, before), draft) in self.locked.tables().zip(&self.all) {
+            let Some(draft) = draft else {
+                self.planned.records.extend(before.map(|_| Change::remove(record_key(name))));
+                continue;
+            };
+            if draft.record.is_none() && draft.is(before) {
+                continue;
             }
-            _ => self.filled.tree_with_header(record.clustered)?,
-        };
-        for (kind, next) in CounterKind::ALL.into_iter().zip(*numbers) {
-            let next = next.map(|next| NextNumber {
-                table: table.map(|table| &**table),
-                tree: tree.clone(),
-                kind,
-                next,
-            });
-            self.plan.numbers.extend(next);
+            let current = || draft.table.map(|table| table.with_schema(|schema| schema.record.encode()));
+            let encoded = draft.record.as_ref().map(TableRecord::encode).or_else(current);
+            let encoded = encoded.expect("a table that a group creates has a record");
+            self.catalog.check_length(name, encoded.len())?;
+            self.planned.records.push(Change::put(record_key(name), encoded));
         }
+        assert!(
+            self.planned.records.len() <= self.all.len(),
+            "a group changes {} records of {} names",
+            self.planned.records.len(),
+            self.all.len()
+        );
         Ok(())
     }
 
-    /// Returns the plan that makes of the tables what the statements have made of the drafts, and the new meanings of
-    /// the names.
-    fn plan(mut self) -> Result<(Plan<'t>, Vec<Meaning>, Filled<'t>)> {
-        let all = core::mem::take(&mut self.all);
-        for draft in all.iter().flatten() {
-            self.plan_numbers(draft)?;
+    /// Writes what the group needs before it commits: long metadata, and headers for numbers. That may take long, and
+    /// may wait for room in the log, so lookups of the names find their old meanings meanwhile.
+    fn fill(&mut self) -> Result<()> {
+        if !self.all.iter().flatten().any(Draft::needs_filling) {
+            return Ok(());
         }
-        let Self { catalog, locked, filled, mut plan, .. } = self;
-        let mut meanings = Vec::with_capacity(all.len());
-        for ((name, before), draft) in locked.tables().zip(all) {
-            let Some(Draft { table, record, .. }) = draft else {
-                plan.records.extend(before.map(|_| Change::remove(record_key(name))));
-                meanings.push(Meaning::Nothing);
+        self.locked.downgrade();
+        // Tests look the names up here.
+        self.catalog.pause.pass();
+        for draft in self.all.iter().flatten() {
+            if let Some((space, metadata)) = draft.long_metadata() {
+                self.filled.write_metadata(space, metadata)?;
+            }
+            plan_numbers(draft, self.catalog, &mut self.filled, &mut self.planned)?;
+        }
+        self.locked.upgrade();
+        self.planned.filled.extend(self.filled.spaces().cloned());
+        Ok(())
+    }
+
+    /// Returns the plan that makes of the tables what the statements have made of the drafts, and the trees that were
+    /// filled for it.
+    fn plan(mut self) -> Result<(Planned<'t>, Filled<'c>)> {
+        self.plan_records()?;
+        self.fill()?;
+        let Self { catalog, locked, all, filled, mut planned } = self;
+        for ((_, before), draft) in locked.tables().zip(all) {
+            let Some(draft) = draft else {
+                planned.meanings.push(None);
                 continue;
             };
-            let is_here = table.is_some_and(|table| before.is_some_and(|before| Arc::ptr_eq(before, table)));
-            debug_assert!(
-                is_here || table.is_none() || locked.is_renaming(),
-                "a table is renamed and its rename was not announced"
-            );
-            if !is_here || record.is_some() {
-                let current = || table.map(|table| table.with_schema(|schema| schema.record.encode()));
-                let encoded = record.as_ref().map(TableRecord::encode).or_else(current);
-                let encoded = encoded.expect("a table that a group creates has a record");
-                catalog.check_length(name, encoded.len())?;
-                plan.records.push(Change::put(record_key(name), encoded));
-            }
-            match (table, record) {
-                (Some(table), Some(record)) => plan.changed.push((table, record)),
-                (Some(table), None) if !is_here => plan.moved.push(table),
-                (Some(_), None) => {}
+            let is_here = draft.is(before);
+            let Draft { table, record, .. } = draft;
+            planned.renames |= table.is_some() && !is_here;
+            let meaning = match (table, record) {
+                (Some(table), Some(record)) => {
+                    planned.closing.push(Closing { table, record: Some(Box::new(record)) });
+                    table.clone()
+                }
+                (Some(table), None) => {
+                    if !is_here {
+                        planned.moved.push(table);
+                    }
+                    table.clone()
+                }
                 (None, record) => {
                     let record = record.expect("a table that a group creates has a record");
                     let space = &mut |id| Ok(filled.space(id).unwrap_or_else(|| new_space(id)));
-                    plan.created.push(catalog.schema(record, space)?);
+                    let table = catalog.new_table(catalog.schema(record, space)?);
+                    planned.created.push(table.clone());
+                    table
                 }
-            }
-            meanings.push(table.map_or(Meaning::New, |table| Meaning::Table(table.clone())));
+            };
+            planned.meanings.push(Some(meaning));
         }
-        assert!(
-            plan.records.len() <= meanings.len(),
-            "a group changes {} records of {} names",
-            plan.records.len(),
-            meanings.len()
-        );
-        plan.filled.extend(filled.spaces().cloned());
-        Ok((plan, meanings, filled))
+        Ok((planned, filled))
     }
+}
+
+/// Plans the next numbers of the counters of a table, if it gets some. The clustered tree gets a header for them.
+fn plan_numbers<'t>(
+    draft: &Draft<'t>,
+    catalog: &Catalog,
+    filled: &mut Filled<'_>,
+    planned: &mut Planned<'t>,
+) -> Result<()> {
+    let Draft { table, record: Some(record), numbers, .. } = draft else { return Ok(()) };
+    if numbers.iter().all(Option::is_none) {
+        return Ok(());
+    }
+    let tree = match table {
+        Some(table) if table.space() == record.clustered => {
+            let tree = table.with_schema(|schema| schema.clustered.clone());
+            catalog.ensure_header(&tree)?;
+            tree
+        }
+        _ => filled.tree_with_header(record.clustered)?,
+    };
+    for (kind, next) in CounterKind::ALL.into_iter().zip(*numbers) {
+        let number = |next| NextNumber { table: table.map(|table| &**table), tree: tree.clone(), kind, next };
+        planned.numbers.extend(next.map(number));
+    }
+    Ok(())
 }
 
 impl Catalog {
@@ -359,37 +422,27 @@ impl Catalog {
     /// [`SchemaError`] for the names, as they are after the statements before; errors of the log. Nothing has changed
     /// then.
     pub fn run_group(&self, statements: &[DdlStatement], options: DdlOptions) -> Result<DropReport> {
-        DropReport::of(|| self.try_group(statements, options))
+        DropReport::counted(|| self.try_group(statements, options))
     }
 
     fn try_group(&self, statements: &[DdlStatement], options: DdlOptions) -> Result<Dropped> {
         let names: SmallVec<[&str; 4]> = statements.iter().flat_map(DdlStatement::names).collect();
         let mut locked = self.lock_names(&names, options)?;
-        if statements.iter().any(DdlStatement::renames) {
-            locked.begin_rename();
+        let mut drafts = Drafts::new(self, &locked);
+        statements.iter().try_for_each(|statement| drafts.apply(statement))?;
+        let (mut planned, filled) = drafts.plan()?;
+        if planned.records.is_empty() {
+            return Ok(Dropped::NOTHING);
         }
-        let (done, meanings) = {
-            let mut drafts = Drafts::new(self, &locked);
-            statements.iter().try_for_each(|statement| drafts.apply(statement))?;
-            let (plan, meanings, filled) = drafts.plan()?;
-            if plan.records.is_empty() {
-                // Whatever was filled has no name.
-                return Ok(Dropped::NOTHING);
-            }
-            let named = plan.spaces();
-            let done = self.carry_out(&locked, plan, options)?;
-            // Trees of tables that the group has dropped again, or given other metadata, have no name.
-            filled.named_are(&named);
-            (done, meanings)
-        };
-        let mut created = done.created.iter().cloned();
-        let tables = meanings.into_iter().map(|meaning| match meaning {
-            Meaning::Nothing => None,
-            Meaning::Table(table) => Some(table),
-            Meaning::New => created.next(),
-        });
-        locked.set_all(tables);
-        Ok(self.publish(locked, done))
+        let plan = planned.plan();
+        let _drop = plan.drops_trees().then(work::DropScope::begin);
+        let done = self.carry_out(&locked, plan, options)?;
+        let Planned { created, meanings, .. } = planned;
+        locked.set_all(meanings.into_iter());
+        let dropped = self.publish(locked, done, &created);
+        // Not before the names are published: a check looks for the owner of a file in this order.
+        filled.named();
+        Ok(dropped)
     }
 
     /// Runs one statement as a group.

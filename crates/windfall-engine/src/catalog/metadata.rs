@@ -4,9 +4,10 @@
 //! belongs to the table as its other trees do: a drop gives it up in the same way, whatever its length, and a change of
 //! the metadata puts another tree in its place.
 //!
-//! **Invariants.** The tree is written before the record names it, and never changes afterwards (test:
-//! `metadata_are_read_while_they_are_changed`). Metadata in a record take at most half of the room for the record, so
-//! that indexes always have the other half (test: `metadata_of_any_length_leaves_room_for_indexes`).
+//! **Invariants.** The tree is written when the definition was accepted (test: `a_refused_statement_writes_nothing`)
+//! and before the record names it, and never changes afterwards (test: `metadata_are_read_while_they_are_changed`).
+//! Metadata in a record take at most half of the room for the record, so that indexes always have the other half (test:
+//! `metadata_of_any_length_leaves_room_for_indexes`).
 
 use super::{
     bulk::{Load, load_chain},
@@ -17,6 +18,7 @@ use super::{
 };
 use crate::{
     error::{CorruptError, Owner, Result, UsageError},
+    ids::SpaceId,
     page::EntryHeader,
     txn::mvcc::value,
 };
@@ -27,28 +29,32 @@ pub const METADATA_LIMIT: usize = 1 << 20;
 const KEY: &[u8] = b"m";
 
 impl Catalog {
+    /// Refuses metadata that are too long for any table.
     pub(super) fn check_metadata(metadata: &[u8]) -> Result<()> {
         let (length, limit) = (metadata.len(), METADATA_LIMIT);
         if length <= limit { Ok(()) } else { Err(UsageError::MetadataTooLong { length, limit }.into()) }
     }
 
-    /// Returns whether metadata of this length has a tree of its own.
-    pub(super) fn is_metadata_long(&self, metadata: &[u8]) -> bool {
-        metadata.len() > self.system.tree().inline_limit() / 2
+    /// Returns metadata for a record. Long metadata gets the id of a new tree, which is still to be written
+    /// ([`Filled::write_metadata`]).
+    ///
+    /// # Errors
+    /// [`UsageError::MetadataTooLong`]; errors of the log.
+    pub(super) fn new_metadata(&self, metadata: &[u8]) -> Result<Metadata> {
+        Self::check_metadata(metadata)?;
+        if metadata.len() <= self.system.tree().inline_limit() / 2 {
+            return Ok(Metadata::Inline(metadata.to_vec()));
+        }
+        Ok(Metadata::Long(self.transactions.ids().space()?))
     }
 }
 
 impl Filled<'_> {
-    /// Returns the metadata for a record. Long metadata is written to a new tree.
+    /// Writes long metadata to its tree, which a new record is going to name.
     ///
     /// # Errors
-    /// [`UsageError::MetadataTooLong`]; errors of the log.
-    pub(super) fn metadata(&mut self, metadata: &[u8]) -> Result<Metadata> {
-        Catalog::check_metadata(metadata)?;
-        if !self.catalog.is_metadata_long(metadata) {
-            return Ok(Metadata::Inline(metadata.to_vec()));
-        }
-        let space = self.catalog.transactions.ids().space()?;
+    /// Errors of the log.
+    pub(super) fn write_metadata(&mut self, space: SpaceId, metadata: &[u8]) -> Result<()> {
         let tree = self.tree(space);
         let mut load = Load::new(&tree);
         if metadata.len() <= tree.inline_limit() {
@@ -58,8 +64,7 @@ impl Filled<'_> {
             let header = EntryHeader { flags: EntryHeader::OVERFLOW, ..EntryHeader::default() };
             load.push(KEY, header, &chain.to_bytes())?;
         }
-        load.finish()?;
-        Ok(Metadata::Long(space))
+        load.finish()
     }
 }
 

@@ -29,7 +29,7 @@
 //! `a_listing_by_prefix_contains_a_table_that_is_being_renamed`). A record without a name in memory is that of a table
 //! that is being created (test: `tables_of_a_prefix_come_and_go_while_they_are_listed`).
 
-use core::{hash::BuildHasher, time::Duration};
+use core::{cell::Cell, hash::BuildHasher, time::Duration};
 use std::collections::{BTreeMap, VecDeque};
 
 use rustc_hash::{FxBuildHasher, FxHashMap};
@@ -192,13 +192,13 @@ impl Drop for Listing<'_> {
 }
 
 /// A metadata lock on names, held by a DDL statement. When it is dropped, the last meanings that were set
-/// ([`MetadataLock::set`]) are published.
+/// ([`MetadataLock::set_all`]) are published.
 #[derive(Debug)]
 pub(super) struct MetadataLock<'a> {
     names: &'a Names,
     held: SmallVec<[Held<'a>; 1]>,
-    /// Whether tables are renamed.
-    renames: bool,
+    /// Whether a rename was announced.
+    renames: Cell<bool>,
 }
 
 /// A locked name, and its new meaning.
@@ -249,13 +249,19 @@ impl Names {
         names: &[&'a str],
         until: Option<Duration>,
     ) -> Result<MetadataLock<'a>, LockError> {
-        let mut sorted: SmallVec<[&str; 1]> = names.into();
-        sorted.sort_unstable();
-        sorted.dedup();
-        let held = SmallVec::with_capacity(sorted.len());
-        let mut metadata_lock = MetadataLock { names: self, held, renames: false };
+        let mut sorted = SmallVec::<[&str; 4]>::new();
+        let in_order = if names.len() > 1 {
+            sorted.extend_from_slice(names);
+            sorted.sort_unstable();
+            sorted.dedup();
+            &sorted
+        } else {
+            names
+        };
+        let held = SmallVec::with_capacity(in_order.len());
+        let mut metadata_lock = MetadataLock { names: self, held, renames: Cell::new(false) };
         let mut waited = false;
-        for name in sorted {
+        for &name in in_order {
             if !metadata_lock.take(name) {
                 // The wait may be as long as an index build: the names that are already locked stay visible meanwhile.
                 metadata_lock.downgrade();
@@ -283,6 +289,12 @@ impl Names {
     /// Returns the number of names, locked ones included.
     pub(super) fn count(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
+    }
+
+    /// Returns the number of names that renames in progress have announced.
+    #[cfg(feature = "testing")]
+    pub(super) fn announced(&self) -> usize {
+        self.renames.lock().unpublished.len()
     }
 
     /// Returns all tables, each once, in order of name. A locked name has its old meaning. A table that is renamed
@@ -413,19 +425,15 @@ impl<'a> MetadataLock<'a> {
         self.held = used;
         let held = unused;
         // Publishes that they mean nothing.
-        drop(MetadataLock { names: self.names, held, renames: false });
+        drop(MetadataLock { names: self.names, held, renames: Cell::new(false) });
     }
 
-    /// Announces a rename, before it changes records: tables of these names will be given others of them.
-    pub(super) fn begin_rename(&mut self) {
-        self.renames = true;
+    /// Announces a rename, before it changes records: tables of these names will be given others of them. Listings look
+    /// the names up from now on, so this comes after all waits.
+    pub(super) fn begin_rename(&self) {
+        self.renames.set(true);
         let names = self.held.iter().map(|(name, _)| Arc::from(*name));
         self.names.renames.lock().unpublished.extend(names);
-    }
-
-    /// Returns whether a rename was announced.
-    pub(super) fn is_renaming(&self) -> bool {
-        self.renames
     }
 
     /// Downgrades the lock: lookups find the names with their old meanings. Other statements still wait.
@@ -458,19 +466,13 @@ impl<'a> MetadataLock<'a> {
     pub(super) fn publish_names(mut self, before: impl FnMut(Arc<Table>)) {
         self.publish(before);
     }
-
-    /// Sets the meaning of the name.
-    pub(super) fn set(&mut self, name: &str, table: Option<Arc<Table>>) {
-        let place = self.place(name);
-        self.held[place].1 = table;
-    }
 }
 
 impl MetadataLock<'_> {
     /// Publishes the meanings of the names, and unlocks them. Passes on the tables that the names meant before.
     fn publish(&mut self, mut before: impl FnMut(Arc<Table>)) {
         debug_assert!(
-            !self.renames || {
+            !self.renames.get() || {
                 let mut named: Vec<_> =
                     self.held.iter().filter_map(|(_, table)| table.as_ref()).map(Arc::as_ptr).collect();
                 named.sort_unstable();
@@ -479,7 +481,7 @@ impl MetadataLock<'_> {
             "a table that is renamed gets two names"
         );
         // All names are published together, for a listing.
-        let mut renames = self.renames.then(|| self.names.renames.lock());
+        let mut renames = self.renames.get().then(|| self.names.renames.lock());
         if let Some(renames) = renames.as_mut() {
             renames.unpublished.retain(|name| self.find(name).is_err());
         }
@@ -532,6 +534,14 @@ mod tests {
     const TABLES: usize = 20;
 
     type Visit<'a> = &'a mut dyn FnMut(&str);
+
+    impl MetadataLock<'_> {
+        /// Sets the meaning of the name.
+        fn set(&mut self, name: &str, table: Option<Arc<Table>>) {
+            let place = self.place(name);
+            self.held[place].1 = table;
+        }
+    }
 
     fn rename(names: &Names, from: &str, to: &str) {
         let mut metadata_lock = names.lock_names(&[from, to], None).unwrap();
@@ -674,13 +684,13 @@ mod tests {
         assert_eq!(listed(&|visit| visit("p a")), ["p b"]);
         metadata_lock.set("p b", None);
         metadata_lock.set("p a", Some(table));
-        let metadata_lock = core::cell::Cell::new(Some(metadata_lock));
+        let metadata_lock = Cell::new(Some(metadata_lock));
         assert_eq!(listed(&|_| drop(metadata_lock.take())), ["p a"]);
         assert_eq!(listed(&|visit| visit("p a")), ["p a"]);
         assert_eq!(listed(&|_| rename(&names, "p a", "q")), Vec::<String>::new());
         assert!(names.renames.lock().unpublished.is_empty());
         // A statement that fails renames nothing.
-        let mut metadata_lock = names.lock_names(&["q", "p c"], None).unwrap();
+        let metadata_lock = names.lock_names(&["q", "p c"], None).unwrap();
         metadata_lock.begin_rename();
         drop(metadata_lock);
         assert_eq!(listed(&|_| {}), Vec::<String>::new());

@@ -69,6 +69,11 @@ impl Catalog {
         Ok(())
     }
 
+    /// Returns the number of names that renames in progress have announced.
+    pub fn announced_names(&self) -> usize {
+        self.names.announced()
+    }
+
     /// Returns the number of tables and trees that are to be freed in the background.
     pub fn retired_count(&self) -> usize {
         self.retired.count()

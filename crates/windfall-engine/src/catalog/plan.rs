@@ -7,7 +7,8 @@
 //! or get another record are closed, after the transactions with locks on them have ended (checked by
 //! `catalog/statement.rs::close_gates`). In memory all tables are changed before the first gate opens, and all gates
 //! are open, or closed permanently, before the first name is published (test: `a_group_is_visible_as_one_step`). So a
-//! thread that has seen a part of the statement finds all of it.
+//! thread that has seen a part of the statement finds all of it. New names are announced to listings after all waits
+//! for calls and transactions (test: `a_group_hides_its_names_only_while_it_commits`).
 //!
 //! The locks are taken in an order that excludes deadlocks of statements: the names sorted, with one acquisition
 //! (checked by `catalog/names.rs::take`); then the tables in the lock table, which detects cycles with transactions
@@ -30,7 +31,7 @@ use super::{
 use crate::{
     buffer::Space,
     error::Result,
-    ids::{Lsn, SpaceId},
+    ids::{Lsn, SpaceId, TrxId},
     store::Tree,
     sync::{Arc, Closed, atomic::Ordering::SeqCst},
     system::Change,
@@ -42,24 +43,32 @@ use crate::{
 /// memory can cost glibc hundreds of microseconds.
 const TREES_ON_STACK: usize = 64;
 
-/// What a statement does to the tables of the names that it has locked.
+/// What a statement does to the tables of the names that it has locked. The lists are those of the caller, and most are
+/// empty: a plan costs nothing for what it does not do.
 #[derive(Default)]
-pub(super) struct Plan<'t> {
-    /// The tables that end.
-    pub(super) dropped: SmallVec<[&'t Table; 1]>,
-    /// The tables that get another record. Trees that it no longer names are dropped; trees that it newly names are
-    /// empty, unless they were filled before.
-    pub(super) changed: SmallVec<[(&'t Table, TableRecord); 1]>,
+pub(super) struct Plan<'a, 't> {
+    /// The tables that end or get another record: their gates are closed meanwhile.
+    pub(super) closing: &'a mut [Closing<'t>],
     /// The tables that get another name and nothing else: calls on them continue.
-    pub(super) moved: SmallVec<[&'t Table; 1]>,
+    pub(super) moved: &'a [&'t Table],
+    /// Whether tables get other names.
+    pub(super) renames: bool,
     /// The tables that begin.
-    pub(super) created: SmallVec<[TableSchema; 1]>,
+    pub(super) created: &'a [Arc<Table>],
     /// Tablespaces of new trees that were filled before.
-    pub(super) filled: SmallVec<[Arc<Space>; 1]>,
+    pub(super) filled: &'a [Arc<Space>],
     /// The next numbers that counters get.
-    pub(super) numbers: Vec<NextNumber<'t>>,
-    /// The changes of records that make all of it durable.
-    pub(super) records: SmallVec<[Change; 1]>,
+    pub(super) numbers: &'a [NextNumber<'t>],
+    /// The changes of records that make all of it durable. They must not be used again.
+    pub(super) records: &'a mut [Change],
+}
+
+/// A table that ends or gets another record.
+pub(super) struct Closing<'t> {
+    pub(super) table: &'t Table,
+    /// Its next record; `None` if it ends. Trees that it no longer names are dropped; trees that it newly names are
+    /// empty, unless they were filled before.
+    pub(super) record: Option<Box<TableRecord>>,
 }
 
 /// The next number that a counter gets.
@@ -76,23 +85,53 @@ pub(super) struct NextNumber<'t> {
 #[must_use = "the database is poisoned unless the names are published"]
 pub(super) struct Done<'c> {
     dropped: Dropped,
-    /// The new tables, in the order of the plan.
-    pub(super) created: SmallVec<[Arc<Table>; 1]>,
-    /// Whether new tables got hash indexes.
-    hashed: bool,
     lock: Option<StatementLock<'c>>,
     statement: UnfinishedStatement<'c>,
 }
 
-impl Plan<'_> {
-    /// Returns the tablespaces that its new records name, if some were filled.
-    pub(super) fn spaces(&self) -> Vec<SpaceId> {
-        if self.filled.is_empty() {
-            return Vec::new();
+impl Closing<'_> {
+    /// Returns the trees of the table that no record is going to name.
+    fn unnamed<'a>(&'a self, schema: &'a TableSchema) -> impl Iterator<Item = &'a Arc<Tree>> {
+        let is_unnamed =
+            |tree: &&Arc<Tree>| self.record.as_ref().is_none_or(|record| !record.names(tree.space().id()));
+        schema.trees().filter(is_unnamed)
+    }
+}
+
+impl Plan<'_, '_> {
+    /// Returns whether trees are dropped, as far as can be said before the gates are closed.
+    pub(super) fn drops_trees(&self) -> bool {
+        let drops = |closing: &Closing<'_>| {
+            closing.table.with_schema(|schema| closing.unnamed(schema).next().is_some())
+        };
+        self.closing.iter().any(drops)
+    }
+
+    /// Adds the tablespaces that it drops, of tables that are closed.
+    fn put_dropped(&self, closed: &[Closed<'_>], ids: &mut SmallVec<[SpaceId; TREES_ON_STACK]>) {
+        let schemas = || {
+            let tables = self.closing.iter().zip(closed);
+            tables.map(|(closing, closed)| (closing, closing.table.closed_schema(closed)))
+        };
+        // It has its final capacity if no table gets another record: the work per table of a drop does not depend on
+        // the number of tables.
+        ids.reserve_exact(schemas().map(|(_, schema)| schema.tree_count()).sum());
+        for (closing, schema) in schemas() {
+            if let Some(record) = &closing.record {
+                assert!(record.id == schema.record.id, "a table has the same id as long as it exists");
+                assert!(
+                    record.version != schema.record.version,
+                    "a definition that changes has a new version"
+                );
+            }
+            debug_assert!(schema.row_log.is_none(), "an index is being built without the metadata lock");
+            closing.unnamed(schema).for_each(|tree| ids.push(tree.space().id()));
         }
-        let created = self.created.iter().map(|schema| &schema.record);
-        let records = self.changed.iter().map(|(_, record)| record).chain(created);
-        records.flat_map(TableRecord::spaces).collect()
+    }
+
+    /// Returns whether tables begin, or get another record.
+    fn makes_schemas(&self) -> bool {
+        !self.created.is_empty() || self.closing.iter().any(|closing| closing.record.is_some())
     }
 }
 
@@ -101,99 +140,110 @@ impl Catalog {
     pub(super) fn carry_out(
         &self,
         metadata_lock: &MetadataLock<'_>,
-        plan: Plan<'_>,
+        plan: Plan<'_, '_>,
         options: DdlOptions,
     ) -> Result<Done<'_>> {
-        let closing = plan.dropped.iter().copied().chain(plan.changed.iter().map(|(table, _)| *table));
-        let (closed, lock) = self.close_gates(metadata_lock, closing, &plan.moved, options)?;
-        self.carry_out_closed(plan, closed, lock, options)
+        let (closed, lock) = self.close_gates(metadata_lock, &plan, options)?;
+        self.carry_out_closed(metadata_lock, plan, closed, lock, options)
     }
 
-    /// As [`Catalog::carry_out`], once the gates are closed: of the tables that end, then of those that get another
-    /// record.
+    /// As [`Catalog::carry_out`], once the gates of the plan are closed.
     pub(super) fn carry_out_closed<'c>(
         &'c self,
-        plan: Plan<'_>,
+        metadata_lock: &MetadataLock<'_>,
+        plan: Plan<'_, '_>,
         mut closed: SmallVec<[Closed<'_>; 1]>,
         lock: Option<StatementLock<'c>>,
         options: DdlOptions,
     ) -> Result<Done<'c>> {
-        let Plan { dropped, changed, created, filled, numbers, mut records, .. } = plan;
-        let (closed_dropped, closed_changed) = closed.split_at_mut(dropped.len());
-        let schemas =
-            || dropped.iter().zip(&*closed_dropped).map(|(table, closed)| table.closed_schema(closed));
-        let trees = || schemas().flat_map(TableSchema::trees);
-        // It has its final capacity if no table changes: the work per table of a drop does not depend on their number.
-        let mut ids = SmallVec::<[SpaceId; TREES_ON_STACK]>::with_capacity(
-            schemas().map(TableSchema::tree_count).sum(),
-        );
-        trees().for_each(|tree| ids.push(tree.space().id()));
-        for ((table, record), closed) in changed.iter().zip(&*closed_changed) {
-            let schema = table.closed_schema(closed);
-            assert!(record.id == schema.record.id, "a table has the same id as long as it exists");
-            assert!(record.version != schema.record.version, "a definition that changes has a new version");
-            ids.extend(schema.spaces().filter(|id| !record.names(*id)));
+        let mut ids = SmallVec::new();
+        plan.put_dropped(&closed, &mut ids);
+        let created_at = if plan.makes_schemas() { self.begin_schemas(&plan)? } else { None };
+        if plan.renames {
+            metadata_lock.begin_rename();
         }
-        let is_drop = changed.is_empty() && created.is_empty();
-        let created_at = if is_drop { None } else { Some(self.transactions.stamp()?) };
-        let new_tree = |tree: &Tree| created_at.iter().for_each(|at| tree.space().set_created_at(*at));
-        for schema in &created {
-            debug_assert!(
-                schema.trees().all(|tree| !tree.space().is_dropped()),
-                "a tree was dropped before its table had a name"
-            );
-            schema.trees().for_each(|tree| new_tree(tree));
+        // If this fails, nothing has changed, or the database is poisoned.
+        let effort = if plan.created.is_empty() { Effort::of(&ids) } else { Effort::NeedsRoom };
+        let (lsn, statement) =
+            self.change_with_numbers(plan.records, plan.numbers, &ids, effort, options.flush)?;
+        self.pause.pass();
+        for (closing, closed) in plan.closing.iter_mut().zip(&mut closed) {
+            // Detached before they leave the table schema: until a tree is dropped it belongs to the table.
+            closing.unnamed(closing.table.closed_schema(closed)).for_each(|tree| self.detach(tree, lsn));
+            match closing.record.take() {
+                Some(record) => self.change_schema(closing.table, closed, *record, plan.filled, created_at),
+                None => closing.table.end(),
+            }
         }
-        for number in &numbers {
+        drop(closed);
+        Ok(Done { dropped: Dropped { trees: ids.len(), lsn }, lock, statement })
+    }
+
+    /// Prepares tables that begin or get another record, whose gates are closed. Returns the time at which new trees
+    /// begin.
+    #[inline(never)]
+    fn begin_schemas(&self, plan: &Plan<'_, '_>) -> Result<Option<TrxId>> {
+        let created_at = self.transactions.stamp()?;
+        for table in plan.created {
+            table.with_schema(|schema| {
+                debug_assert!(
+                    schema.trees().all(|tree| !tree.space().is_dropped()),
+                    "a tree was dropped before its table had a name"
+                );
+                schema.trees().for_each(|tree| tree.space().set_created_at(created_at));
+            });
+        }
+        for number in plan.numbers {
             // The next request reads the ceiling again: that of before if the statement fails, which only skips some
             // numbers. A close of the database that comes meanwhile writes none.
             number.table.iter().for_each(|table| table.restart_counter(number.kind, number.next));
         }
-        // If this fails, nothing has changed, or the database is poisoned.
-        let effort = if created.is_empty() { Effort::of(&ids) } else { Effort::NeedsRoom };
-        let (lsn, statement) =
-            self.change_with_numbers(&mut records, &numbers, &ids, effort, options.flush)?;
-        let hashed = self.hashed.load(SeqCst);
-        let created = created.into_iter().map(|schema| Table::new(schema, hashed)).collect();
-        if !is_drop {
-            self.pause.pass();
-        }
-        for ((table, record), closed) in changed.into_iter().zip(closed_changed) {
-            let schema = table.closed_schema(closed);
-            let kept = |id| schema.trees().find(|tree| tree.space().id() == id).cloned();
-            let new = |id| {
-                let space = filled.iter().find(|space| space.id() == id).cloned();
-                let tree = self.tree(space.unwrap_or_else(|| new_space(id)));
-                new_tree(&tree);
-                tree
-            };
-            let tree = |id| kept(id).unwrap_or_else(|| new(id));
-            let clustered = tree(record.clustered);
-            let secondaries = record.indexes.iter().map(|index| tree(index.space)).collect();
-            let metadata = record.metadata.space().map(tree);
-            // Detached before it leaves the table schema: until it is dropped it belongs to the table.
-            let unnamed = |tree: &&Arc<Tree>| !record.names(tree.space().id());
-            schema.trees().filter(unnamed).for_each(|tree| self.detach(tree, lsn));
-            let schema = TableSchema { record, clustered, secondaries, metadata, row_log: None };
-            assert!(
-                schema.trees().all(|tree| !tree.space().is_dropped()),
-                "a table gets a tree that was dropped"
-            );
-            self.retired.schema(table.change_schema(closed, schema));
-        }
-        trees().for_each(|tree| self.detach(tree, lsn));
-        debug_assert!(trees().all(|tree| tree.space().is_dropped()), "a tree of a dropped table is in use");
-        dropped.iter().for_each(|table| table.gate().close_permanently());
-        dropped.iter().for_each(|table| table.restart_counters());
-        drop(closed);
-        Ok(Done { dropped: Dropped { trees: ids.len(), lsn }, created, hashed, lock, statement })
+        Ok(created_at)
     }
 
-    /// Publishes the names of a plan that was carried out, after they were set.
-    pub(super) fn publish(&self, metadata_lock: MetadataLock<'_>, done: Done<'_>) -> Dropped {
-        let Done { dropped, created, hashed, lock, statement } = done;
+    /// Gives a table the schema of its next record.
+    #[inline(never)]
+    fn change_schema(
+        &self,
+        table: &Table,
+        closed: &mut Closed<'_>,
+        record: TableRecord,
+        filled: &[Arc<Space>],
+        created_at: Option<TrxId>,
+    ) {
+        let schema = table.closed_schema(closed);
+        let kept = |id| schema.trees().find(|tree| tree.space().id() == id).cloned();
+        let new = |id| {
+            let space = filled.iter().find(|space| space.id() == id).cloned();
+            let tree = self.tree(space.unwrap_or_else(|| new_space(id)));
+            tree.space().set_created_at(created_at);
+            tree
+        };
+        let tree = |id| kept(id).unwrap_or_else(|| new(id));
+        let clustered = tree(record.clustered);
+        let secondaries = record.indexes.iter().map(|index| tree(index.space)).collect();
+        let metadata = record.metadata.space().map(tree);
+        let schema = TableSchema { record, clustered, secondaries, metadata, row_log: None };
+        assert!(
+            schema.trees().all(|tree| !tree.space().is_dropped()),
+            "a table gets a tree that was dropped"
+        );
+        self.retired.schema(table.change_schema(closed, schema));
+    }
+
+    /// Publishes the names of a plan that was carried out, after they were set; some may be those of `created` tables.
+    pub(super) fn publish(
+        &self,
+        metadata_lock: MetadataLock<'_>,
+        done: Done<'_>,
+        created: &[Arc<Table>],
+    ) -> Dropped {
+        let Done { dropped, lock, statement } = done;
+        // All but the names has changed.
+        self.pause.pass();
         metadata_lock.publish_names(|before| {
-            if before.with_schema(|schema| schema.clustered.space().is_dropped()) {
+            // Only a table that has ended is closed.
+            if before.gate().is_closed() {
                 self.retired.table(before);
             }
         });
@@ -201,9 +251,11 @@ impl Catalog {
         drop(lock);
         statement.finished();
         // A switch of all tables did not find the new ones, because they were not visible yet.
-        let now = self.hashed.load(SeqCst);
-        if now != hashed {
-            created.iter().for_each(|table| table.set_hash_index(now));
+        let hashed = self.hashed.load(SeqCst);
+        for table in created {
+            if table.is_hashed() != hashed {
+                table.set_hash_index(hashed);
+            }
         }
         dropped
     }

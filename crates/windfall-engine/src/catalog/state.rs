@@ -29,7 +29,7 @@ use crate::{
         atomic::{AtomicBool, Ordering::SeqCst},
         is_inside,
     },
-    system::{Key, SystemTree, TABLE},
+    system::{KEY_ON_STACK, Key, SystemTree, TABLE},
     tree::hash::{HashBudget, TreeHash},
     txn::Transactions,
 };
@@ -79,10 +79,14 @@ pub(super) fn new_space(id: SpaceId) -> Arc<Space> {
 }
 
 pub(super) fn record_key(name: &str) -> Key {
-    let mut key = Key::with_capacity(1 + name.len());
-    key.push(TABLE);
-    key.extend_from_slice(name.as_bytes());
-    key
+    let mut short = [TABLE; KEY_ON_STACK];
+    match short.get_mut(1..=name.len()) {
+        Some(rest) => {
+            rest.copy_from_slice(name.as_bytes());
+            Key::from_buf_and_len(short, 1 + name.len())
+        }
+        None => Key::from_vec([&[TABLE], name.as_bytes()].concat()),
+    }
 }
 
 impl Catalog {
@@ -131,7 +135,7 @@ impl Catalog {
             return Err(self.system.damaged("a table's record is damaged"));
         };
         let schema = self.schema(record, attach)?;
-        if self.names.enter(name, Table::new(schema, self.hashed.load(SeqCst))) {
+        if self.names.enter(name, self.new_table(schema)) {
             return Ok(());
         }
         Err(self.system.damaged(&format!("two records have the name {name}")))

@@ -11,7 +11,13 @@ use core::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::{ddl_options::DdlOptions, names::MetadataLock, plan::NextNumber, state::Catalog, table::Table};
+use super::{
+    ddl_options::DdlOptions,
+    names::MetadataLock,
+    plan::{NextNumber, Plan},
+    state::Catalog,
+    table::Table,
+};
 use crate::{
     buffer::with_reserved_frames,
     error::{Result, UsageError},
@@ -46,8 +52,17 @@ pub struct DropReport {
 impl DropReport {
     /// Runs a statement that drops trees, and reports it with the work of this thread.
     pub(super) fn of(statement: impl FnOnce() -> Result<Dropped>) -> Result<Self> {
-        let (dropped, work) = work::in_drop(statement);
-        dropped.map(|Dropped { trees, lsn }| Self { trees, work, lsn })
+        Self::counted(|| {
+            let _drop = work::DropScope::begin();
+            statement()
+        })
+    }
+
+    /// Runs a statement that may drop trees, and reports it with the work of this thread.
+    pub(super) fn counted(statement: impl FnOnce() -> Result<Dropped>) -> Result<Self> {
+        let before = work::so_far();
+        let Dropped { trees, lsn } = statement()?;
+        Ok(Self { trees, work: work::so_far() - before, lsn })
     }
 }
 
@@ -94,32 +109,37 @@ impl Effort {
 }
 
 impl Catalog {
-    /// Closes the gates of tables under this statement's metadata lock, while no transaction has locked any of them, or
-    /// any of `moved`. The returned locks block transactions that request locks on these tables.
+    /// Closes the gates of the tables of a plan that end or get another record, while no transaction has locked any of
+    /// them, or any that gets another name. The returned locks block transactions that request locks on these tables.
     ///
     /// The names remain visible during a wait. In the common case there is no such transaction, and the only cost is a
     /// check.
     pub(super) fn close_gates<'c, 't>(
         &'c self,
         metadata_lock: &MetadataLock<'_>,
-        tables: impl Iterator<Item = &'t Table> + Clone,
-        moved: &[&'t Table],
+        plan: &Plan<'_, 't>,
         options: DdlOptions,
     ) -> Result<(SmallVec<[Closed<'t>; 1]>, Option<StatementLock<'c>>)> {
-        let mut lock = self.lock_out(metadata_lock, tables.clone().chain(moved.iter().copied()), options)?;
+        if plan.closing.is_empty() && plan.moved.is_empty() {
+            return Ok((SmallVec::new(), None));
+        }
+        let closing = || plan.closing.iter().map(|closing| closing.table);
+        let all = || closing().chain(plan.moved.iter().copied());
+        let mut lock =
+            if self.are_locked(all()) { Some(self.lock_out(metadata_lock, all(), options)?) } else { None };
         loop {
-            let closed = Gate::close_all(tables.clone().map(Table::gate));
+            let closed = Gate::close_all(closing().map(Table::gate));
             debug_assert!(
-                closed.len() == tables.clone().count()
-                    && closed.iter().zip(tables.clone()).all(|(closed, table)| closed.is_of(table.gate())),
+                closed.len() == closing().count()
+                    && closed.iter().zip(closing()).all(|(closed, table)| closed.is_of(table.gate())),
                 "a table's gate is not closed, or a closed gate is that of another table"
             );
             // A transaction that has locked one since the check has changed something, or is about to.
-            if lock.is_some() || !self.are_locked(tables.clone()) {
+            if lock.is_some() || !self.are_locked(closing()) {
                 return Ok((closed, lock));
             }
             drop(closed);
-            lock = self.lock_out(metadata_lock, tables.clone().chain(moved.iter().copied()), options)?;
+            lock = Some(self.lock_out(metadata_lock, all(), options)?);
         }
     }
 
@@ -129,21 +149,19 @@ impl Catalog {
     }
 
     /// Waits for the transactions that have locked tables under this statement's metadata lock, and then locks these
-    /// tables exclusively. Returns `None` if there are none.
+    /// tables exclusively.
+    #[cold]
     fn lock_out<'c, 't>(
         &'c self,
         metadata_lock: &MetadataLock<'_>,
-        tables: impl Iterator<Item = &'t Table> + Clone,
+        tables: impl Iterator<Item = &'t Table>,
         options: DdlOptions,
-    ) -> Result<Option<StatementLock<'c>>> {
-        if !self.are_locked(tables.clone()) {
-            return Ok(None);
-        }
+    ) -> Result<StatementLock<'c>> {
         metadata_lock.downgrade();
         let spaces = tables.map(Table::space);
         let lock = self.transactions.lock_tables(spaces, TableMode::Exclusive, self.wait_left(options))?;
         metadata_lock.upgrade();
-        Ok(Some(lock))
+        Ok(lock)
     }
 
     /// Returns how long a statement may still wait for transactions.
@@ -192,6 +210,9 @@ impl Catalog {
         };
         let mut mtr = Mtr::begin(&self.pool)?;
         let set_numbers = |mtr: &mut Mtr<'_>| {
+            if numbers.is_empty() {
+                return Ok(());
+            }
             let of = |number: &NextNumber<'_>| (number.tree.space().clone(), number.kind, number.next);
             tablespace::set_ceilings(mtr, &numbers.iter().map(of).collect::<SmallVec<[_; 1]>>())
         };

@@ -126,6 +126,11 @@ impl Table {
         self.apply_hash_index();
     }
 
+    /// Returns whether its present and future trees should have a hash index.
+    pub(super) fn is_hashed(&self) -> bool {
+        self.hashed.load(SeqCst)
+    }
+
     /// Applies the setting to the trees. A thread that changes the setting or the trees must call this afterwards; it
     /// reads both.
     fn apply_hash_index(&self) {
@@ -215,6 +220,13 @@ impl Table {
     pub(super) fn restart_counters(&self) {
         debug_assert!(self.gate().is_closed(), "the numbers of a table are reset while calls may be inside");
         self.counters.iter().for_each(Counter::restart);
+    }
+
+    /// Ends the table, whose gate is closed: from now on it is closed permanently.
+    pub(super) fn end(&self) {
+        debug_assert!(self.gate().is_closed(), "a table ends while calls may be inside");
+        self.gate().close_permanently();
+        self.restart_counters();
     }
 
     /// Makes one of its counters read its ceiling again, which a statement sets. The gate must be closed.

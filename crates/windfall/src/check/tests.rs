@@ -10,7 +10,7 @@ use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
 
 use super::*;
 use crate::{
-    Isolation, Transaction, TransactionOptions,
+    Isolation, TableChanges, Transaction, TransactionOptions,
     database::{Database, IndexOptions, TableOptions},
     env::{Env, Next, WorkerClass},
     error::Error,
@@ -510,6 +510,31 @@ fn no_statement_makes_a_file_look_unowned() {
     let attached = db.engine.pool.attach(lost, Durability::Logged);
     assert_eq!(unowned(&db.engine, vec![lost], || {}), [lost]);
     db.engine.pool.detach(&attached, None);
+}
+
+/// A check looks at every point of a group that fills trees: they are listed until their tables can be found.
+#[test]
+fn no_group_makes_a_file_look_unowned() {
+    let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+    let db = open(&disk, &env);
+    db.create_table("a", indexed()).unwrap();
+    let (other, looks) = (db.clone(), Arc::new(AtomicUsize::new(0)));
+    let counted = looks.clone();
+    db.engine.catalog.pause.set(move || {
+        other.checkpoint().unwrap();
+        let files = engine_files(&other.engine);
+        assert_eq!(unowned(&other.engine, files, || {}), Vec::new());
+        counted.fetch_add(1, Relaxed);
+    });
+    let mut group = db.ddl();
+    group.create_table("b", indexed().metadata(long(1)));
+    group.alter_table("b", TableChanges::default().numbers(500));
+    group.alter_table("a", TableChanges::default().metadata(long(2)).name("c"));
+    group.commit().unwrap();
+    db.engine.catalog.pause.clear();
+    assert_eq!(looks.load(Relaxed), 3);
+    assert_eq!(engine_files(&db.engine).len(), 3, "two of metadata, and one with a header");
+    assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
 }
 
 fn engine_files(engine: &Engine) -> Vec<SpaceId> {

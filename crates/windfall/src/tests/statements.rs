@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, sync::mpsc, thread};
 use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
 
 use crate::{
-    Database, IndexOptions, MadeEntry, Options, Result, Table, TableOptions,
+    Database, IndexOptions, MadeEntry, Options, Result, Table, TableChanges, TableOptions,
     buffer::Durability,
     catalog::{KeyPart, KeySpec},
     env::Env,
@@ -503,6 +503,75 @@ fn a_panic_during_a_statement_stops_the_database_and_no_call_waits() -> Result<(
         );
         assert!(db.table("t")?.index("i").is_err(), "{what}");
         assert_eq!(db.check()?.findings, Vec::<String>::new(), "{what}");
+    }
+    Ok(())
+}
+
+/// Before it writes the header for a number a group may wait for room in the log. In a simulation, a lookup that waits
+/// for ever is an error.
+#[test]
+fn a_group_hides_its_names_only_while_it_commits() -> Result<()> {
+    let (db, _) = open(&SimulatedDisk::new(1), 1)?;
+    db.create_table("t", TableOptions::default())?;
+    let (other, announced) = (db.clone(), Arc::new(Mutex::new(Rank::Leaf, Vec::new())));
+    let noted = announced.clone();
+    db.engine().catalog.pause.set(move || {
+        let catalog = &other.engine().catalog;
+        let names = catalog.announced_names();
+        if noted.lock().is_empty() {
+            assert!(catalog.table("t").is_ok() && catalog.table("u").is_err(), "the old meanings");
+        }
+        noted.lock().push(names);
+    });
+    db.alter_table("t", TableChanges::default().numbers(5000).name("u"))?;
+    db.engine().catalog.pause.clear();
+    // The rename is announced for the change of the records alone, and not for the waits before.
+    assert_eq!(*announced.lock(), [0, 2, 2]);
+    assert_eq!((db.engine().catalog.announced_names(), db.table("u")?.next_number()?), (0, 5000));
+    Ok(())
+}
+
+#[test]
+fn only_statements_that_drop_trees_are_drops() -> Result<()> {
+    type Statement = fn(&Database) -> Result<()>;
+    let statements: [(&str, bool, Statement); 11] = [
+        ("rename", false, |db| db.rename_table("t", "u")),
+        ("swap", false, |db| db.swap_tables("u", "v")),
+        ("name", false, |db| db.alter_table("v", TableChanges::default().name("t")).map(drop)),
+        ("index name", false, |db| {
+            db.alter_table("t", TableChanges::default().rename_index("a", "b")).map(drop)
+        }),
+        ("number", false, |db| db.alter_table("t", TableChanges::default().numbers(7)).map(drop)),
+        ("long metadata", false, |db| {
+            db.alter_table("t", TableChanges::default().metadata(vec![1; 9000])).map(drop)
+        }),
+        ("short metadata", true, |db| {
+            db.alter_table("t", TableChanges::default().metadata(vec![1; 9])).map(drop)
+        }),
+        ("drop of an index", true, |db| db.drop_index("t", "b").map(drop)),
+        ("truncation", true, |db| db.truncate_table("t").map(drop)),
+        ("creation in a group", false, |db| {
+            let mut group = db.ddl();
+            group.create_table("w", TableOptions::default());
+            group.commit().map(drop)
+        }),
+        ("drop in a group", true, |db| {
+            let mut group = db.ddl();
+            group.drop_table("t").rename_table("w", "t");
+            group.commit().map(drop)
+        }),
+    ];
+    let (db, _) = open(&SimulatedDisk::new(1), 1)?;
+    db.create_table("t", TableOptions::default().index("a", index(false)))?;
+    db.create_table("v", TableOptions::default())?;
+    for (what, is_drop, statement) in statements {
+        let found = Arc::new(Mutex::new(Rank::Leaf, Vec::new()));
+        let noted = found.clone();
+        db.engine().catalog.pause.set(move || noted.lock().push(work::is_dropping()));
+        statement(&db)?;
+        db.engine().catalog.pause.clear();
+        assert!(found.lock().len() > 1 && !work::is_dropping(), "{what}");
+        assert_eq!(found.lock().last(), Some(&is_drop), "{what}");
     }
     Ok(())
 }
