@@ -12,7 +12,11 @@ use crate::{
     error::{Result, UsageError},
     log::{FlushLog, LogOptions},
     page,
-    txn::{LOCK_WAIT, UndoLimitAction},
+    sync::Arc,
+    txn::{
+        LOCK_WAIT, UndoLimitAction,
+        locks::{LockWaitObserver, SharedObserver},
+    },
 };
 
 /// Pages for which the log buffer must have room. The longest group (the records of one mini-transaction) is a quarter
@@ -33,6 +37,7 @@ pub struct Options {
     pub(crate) log_buffer_size: usize,
     pub(crate) flush_log_at_trx_commit: FlushLog,
     pub(crate) lock_wait_timeout: Duration,
+    pub(crate) lock_wait_observer: Option<SharedObserver>,
     pub(crate) undo_limit: Option<u64>,
     pub(crate) undo_limit_action: UndoLimitAction,
     pub(crate) hash_index: bool,
@@ -64,6 +69,7 @@ impl Default for Options {
             log_buffer_size: 16 << 20,
             flush_log_at_trx_commit: FlushLog::Sync,
             lock_wait_timeout: LOCK_WAIT,
+            lock_wait_observer: None,
             undo_limit: None,
             undo_limit_action: UndoLimitAction::default(),
             hash_index: false,
@@ -108,6 +114,9 @@ impl Options {
         /// The time that a call waits for locks of other transactions, and a DDL statement for transactions that have
         /// locked or changed its table; with zero they do not wait at all. Default: 50 seconds.
         lock_wait_timeout: Duration => lock_wait_timeout;
+        /// An observer that is called around each wait for a lock, for a program that must not let some transactions
+        /// wait for others. Default: none.
+        lock_wait_observer: Arc<dyn LockWaitObserver> => Some(lock_wait_observer.into());
         /// The disk space that undo may take, in bytes; at least 1 MiB. Beyond it, changes wait for purge; if purge is
         /// blocked, they are refused with [`TransactionError::UndoFull`](crate::error::TransactionError::UndoFull).
         ///

@@ -144,7 +144,10 @@ pub use transaction::{Isolation, LockWaitPolicy, Savepoint, StatementEnd, Transa
 pub use tx_table::{Access, AutoCommit, InTransaction, TxIndex, TxTable};
 pub use txn::{
     SuppliedChange, SuppliedEntry, UndoLimitAction,
-    locks::{Deadlock, DeadlockMember, HeldLock, Lock, RowMode, RowName, TableMode, Waiting},
+    locks::{
+        Deadlock, DeadlockMember, HeldLock, Lock, LockParty, LockWaitObserver, ObservedWait, RowMode,
+        RowName, TableMode, WaitOutcome, Waiting,
+    },
     mvcc::listing::{TransactionInfo, TransactionState, ViewInfo},
     trx::prepared::PreparedTransaction,
 };

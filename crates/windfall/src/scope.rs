@@ -49,7 +49,7 @@ use crate::{
     transaction::{Isolation, LockWaitPolicy, TransactionOptions},
     txn::{
         ReadView, Rules, Savepoint, Stop, Suspended, Trx, Visibility,
-        locks::{LockRequest, LockTimeout, LockWait, RowMode, TableMode, Waits},
+        locks::{LockRequest, LockTimeout, LockWait, OwnerOptions, RowMode, TableMode, Waits},
         row,
         trx::prepared::Prepared,
     },
@@ -330,10 +330,10 @@ impl Scope {
         self.interrupt.get_or_init(InterruptHandle::new).clone()
     }
 
-    /// Changes the tag that lists show.
-    pub(crate) fn set_tag(&self, tag: u64) -> Result<()> {
+    /// Changes the options of the transaction as a lock owner, except for its ordering group.
+    pub(crate) fn change_owner(&self, change: impl FnOnce(&mut OwnerOptions)) -> Result<()> {
         self.call(|inner| {
-            inner.trx.set_tag(self.engine.transactions.active(), tag);
+            inner.trx.change_options(self.engine.transactions.active(), change);
             Ok(())
         })
     }

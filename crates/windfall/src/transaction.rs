@@ -166,10 +166,22 @@ impl TransactionOptions {
 
     /// Sets the priority among the members of a deadlock: the one with the lowest is the victim and rolls back; among
     /// equals it is the one that has changed and locked the least. Default: 0. [`i32::MIN`] is that of a DDL statement
-    /// which lets others pass while it waits, and means one more here.
+    /// which lets others pass while it waits, and means one more here. [`Transaction::set_deadlock_priority`] changes
+    /// it.
     #[must_use]
     pub fn deadlock_priority(mut self, priority: i32) -> Self {
         self.owner.deadlock_priority = priority.max(OwnerOptions::MIN_PRIORITY);
+        self
+    }
+
+    /// Sets the ordering group. Transactions with the same number other than 0 are applied in an order that the program
+    /// fixes itself, as the transactions that a replica runs side by side and commits in the order of the primary.
+    /// Their gap locks do not block each other's inserts; those of all others do. Locks of rows and tables always
+    /// block, and so do duplicate keys. Within the group, a range that one of them has locked is not protected from
+    /// phantoms that another one inserts. Default: 0, which stands for no group. It does not survive a crash.
+    #[must_use]
+    pub fn ordering_group(mut self, group: u64) -> Self {
+        self.owner.ordering_group = group;
         self
     }
 }
@@ -276,7 +288,16 @@ impl Transaction {
     /// # Errors
     /// The transaction is prepared or has ended, or a call of it is in progress.
     pub fn set_tag(&self, tag: u64) -> Result<()> {
-        self.scope.set_tag(tag)
+        self.scope.change_owner(|owner| owner.tag = tag)
+    }
+
+    /// Changes the priority among the members of a deadlock ([`TransactionOptions::deadlock_priority`]). It applies to
+    /// deadlocks that are found from now on.
+    ///
+    /// # Errors
+    /// The transaction is prepared or has ended, or a call of it is in progress.
+    pub fn set_deadlock_priority(&self, priority: i32) -> Result<()> {
+        self.scope.change_owner(|owner| owner.deadlock_priority = priority.max(OwnerOptions::MIN_PRIORITY))
     }
 
     /// Returns whether the transaction has locks in the lock table ([`Database::locks`](crate::Database::locks)) or has

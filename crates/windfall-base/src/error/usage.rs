@@ -271,11 +271,18 @@ pub enum UsageError {
         /// The error of the output.
         what: Arc<str>,
     },
-    /// A statement from within the source of a value: it might wait for the call that reads the source.
-    #[error("no statement can run from within the source of a value: run it when the call has ended")]
+    /// A statement from within the source of a value, or an observer of lock waits: it might wait for the call that
+    /// reads the source, or that waits.
+    #[error(
+        "no statement can run from within the source of a value, or an observer of lock waits: run it when the call has ended"
+    )]
     StatementInCall,
-    /// A call from within the source of a value would wait for a row, possibly for the call that reads the source.
-    #[error("{}{holder}, and a call from within the source of a value does not wait for it", owner.prefix())]
+    /// A call from within the source of a value, or an observer of lock waits, would wait for a row, possibly for the
+    /// call that reads the source, or that waits.
+    #[error(
+        "{}{holder}, and a call from within the source of a value, or an observer of lock waits, does not wait for it",
+        owner.prefix()
+    )]
     WaitInCall {
         /// The owner of the row.
         owner: Owner,

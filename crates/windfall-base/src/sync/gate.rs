@@ -19,7 +19,10 @@
 //! waits for work that waits for no thread inside a gate (test: `gates_of_independent_closers_cause_no_deadlock`).
 //! Whether a thread is inside a gate includes gates of other databases (test:
 //! `gates_of_independent_closers_cause_no_deadlock`). A call within a call waits for nothing that another call may
-//! hold, in whichever databases the two are (test: `a_call_inside_another_call_waits_for_workers_only`).
+//! hold, in whichever databases the two are (test: `a_call_inside_another_call_waits_for_workers_only`). A thread in a
+//! callback counts as inside ([`CountedInside`]), so this holds for its calls, too (tests:
+//! `a_thread_that_counts_as_inside_passes_a_gate_that_is_closing`,
+//! `a_callback_waits_for_no_lock_and_runs_no_statement`).
 //!
 //! **Reasons.** A thread may pass a gate while it is inside another, or the same: a row call may ask its caller for
 //! more of a value, and the caller may then call again. A closer may be waiting for that thread to leave. A gate has no
@@ -29,7 +32,7 @@
 
 mod value;
 
-use core::cell::Cell;
+use core::{cell::Cell, marker::PhantomData};
 
 use smallvec::SmallVec;
 
@@ -64,6 +67,32 @@ pub fn is_inside() -> bool {
 /// Returns whether this thread has passed a gate while it was inside one.
 pub fn is_nested() -> bool {
     DEPTH.get() > 1
+}
+
+/// While it exists, this thread counts as inside a gate: what it calls waits for no other call, as within a call.
+#[derive(Debug)]
+#[must_use = "the thread counts as inside while it exists"]
+pub struct CountedInside(PhantomData<*const ()>);
+
+impl CountedInside {
+    /// Begins to count this thread.
+    pub fn new() -> Self {
+        DEPTH.set(DEPTH.get() + 1);
+        Self(PhantomData)
+    }
+}
+
+impl Default for CountedInside {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for CountedInside {
+    fn drop(&mut self) {
+        debug_assert!(is_inside(), "a thread that counts as inside is not counted");
+        DEPTH.set(DEPTH.get() - 1);
+    }
 }
 
 /// The number of passes through one stripe that have not left. Counters that are a cache line apart never share one (no
@@ -290,6 +319,20 @@ mod tests {
         for thread in threads {
             thread.join().unwrap();
         }
+    }
+
+    #[test]
+    fn a_thread_that_counts_as_inside_passes_a_gate_that_is_closing() {
+        let gate = Gate::new();
+        let closing = gate.begin_to_close();
+        {
+            let _counted = CountedInside::new();
+            assert!(is_inside() && !is_nested());
+            let inside = gate.enter(0);
+            assert!(inside.is_some() && is_nested());
+        }
+        assert!(!is_inside());
+        drop(closing);
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub use std::sync::{Arc, OnceLock, Weak};
 
 pub use allocator::CountingAllocator;
 pub use event::Event;
-pub use gate::{Closed, Entered, Gate, Gated, Inside, is_inside, is_nested};
+pub use gate::{Closed, CountedInside, Entered, Gate, Gated, Inside, is_inside, is_nested};
 pub use holders::Watchdog;
 use holders::{HeldObject, HoldNote};
 pub use interrupt::{Interrupt, Interruptible, InterruptibleWait, Wake};

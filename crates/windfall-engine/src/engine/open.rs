@@ -200,7 +200,7 @@ impl Engine {
         let budget = Arc::new(HashBudget::new(options.hash_memory()));
         let deleter = Arc::new(Deleter::new(pool.clone()));
         let (system, mut attacher) = system_tree(&pool, &budget, &scan, recovered, opened.system_made)?;
-        let transactions = open_transactions(&pool, &system, &scan, &mut attacher)?;
+        let transactions = open_transactions(&pool, &system, &scan, &mut attacher, options)?;
         let catalog = Catalog::open(
             pool.clone(),
             system.clone(),
@@ -292,16 +292,18 @@ fn open_transactions(
     system: &Arc<SystemTree>,
     scan: &Scan,
     attacher: &mut Attacher<'_>,
+    options: &Options,
 ) -> Result<Arc<Transactions>> {
     let ids = Arc::new(Ids::new(pool.clone(), SpaceId(scan.space_ceiling), TrxId(scan.trx_ceiling)));
-    let transactions = Arc::new(Transactions::open(
+    let transactions = Transactions::open(
         pool.clone(),
         system.clone(),
         ids,
         &scan.unfinished,
         &scan.prepared,
         &mut |space| attacher.attach(space),
-    )?);
+    )?;
+    let transactions = Arc::new(transactions.with_observer(options.lock_wait_observer.clone()));
     #[cfg(any(test, feature = "testing"))]
     transactions.check_at_yield_points();
     assert!(

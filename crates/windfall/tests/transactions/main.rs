@@ -18,6 +18,7 @@ mod index_only;
 mod interrupts;
 mod lock_owners;
 mod made_entries;
+mod observed_waits;
 mod open_statements;
 mod prepared;
 mod queue;

@@ -20,7 +20,7 @@ use rustc_hash::FxBuildHasher;
 
 use super::{
     mode::TableMode,
-    owner::Wait,
+    owner::{OwnerState, Wait},
     request::{Deadlock, DeadlockMember},
     table::LockTable,
 };
@@ -125,12 +125,10 @@ impl<'a> Search<'a> {
         let Some(space) = self.table.spaces.get(&wait.wanted.space()) else { return false };
         let Some((queue, mode)) = space.queue(&wait.wanted) else {
             let key = wait.wanted.key().unwrap_or_default();
+            let Some(me) = self.table.owners.get(trx).map(OwnerState::inserter) else { return false };
             // Transactions that were found already are skipped: those are the majority under heavy contention.
-            return space.ranges().any(|(other, ranges)| {
-                other != trx
-                    && !self.found_by.contains_key(&other)
-                    && ranges.cover(key)
-                    && self.find(other, trx)
+            return space.ranges_against(me).any(|(other, ranges)| {
+                !self.found_by.contains_key(&other) && ranges.cover(key) && self.find(other, trx)
             });
         };
         let name = (wait.wanted.space(), wait.wanted.key(), mode);

@@ -6,7 +6,8 @@ use super::*;
 use crate::{
     env::ModelEnv,
     sync::{
-        Interrupt,
+        Event, Interrupt,
+        atomic::AtomicBool,
         latch::Latch,
         model::{explore, spawn},
     },
@@ -117,6 +118,86 @@ fn an_interrupted_wait_ends() {
             assert_eq!(thread.join().unwrap(), Err(LockError::Interrupted));
         }
         locks.end(&holder);
+        assert!(locks.listing().is_empty() && locks.waits().is_empty());
+    });
+}
+
+/// Notes the ids of the blockers of all waits, and how many waits have begun and ended.
+#[derive(Default)]
+struct Named {
+    ids: AtomicU64,
+    begun: AtomicU64,
+    ended: AtomicU64,
+    event: Event,
+}
+
+impl Named {
+    fn note(&self, wait: &ObservedWait) {
+        let ids = wait.blockers.iter().fold(0, |ids, party| ids | 1 << party.trx.0);
+        self.ids.fetch_or(ids, SeqCst);
+        self.event.notify();
+    }
+
+    fn has(&self, id: TrxId) -> bool {
+        self.ids.load(SeqCst) & 1 << id.0 != 0
+    }
+}
+
+impl LockWaitObserver for Named {
+    fn wait_begins(&self, wait: &ObservedWait) {
+        self.begun.fetch_add(1, SeqCst);
+        self.note(wait);
+    }
+
+    fn blockers_changed(&self, wait: &ObservedWait) {
+        self.note(wait);
+    }
+
+    fn wait_ended(&self, _: &ObservedWait, _: WaitOutcome) {
+        self.ended.fetch_add(1, SeqCst);
+        self.event.notify();
+    }
+}
+
+/// A transaction waits for a row that two others hold in the end: one ends at any moment; the other one comes into its
+/// way at any moment, and ends when the observer has named it, or when the wait is over.
+///
+/// Catches: a transaction that comes into the way and is not reported; a wait that is granted while a callback runs,
+/// and goes on.
+#[test]
+fn an_observed_wait_ends() {
+    explore(4000, &["ServedAndNotWoken", "OutdatedAndNotWoken"], || {
+        let named = Arc::new(Named::default());
+        let mut locks = LockManager::new(Arc::new(ModelEnv::default()));
+        let observer: Arc<dyn LockWaitObserver> = named.clone();
+        locks.set_observer(observer.into());
+        let locks = Arc::new(locks);
+        let [holder, late, me] = [1, 2, 3].map(|id| locks.lock_owner(TrxId(id)));
+        locks.acquire(&holder, LockRequest::Row(row(), RowMode::Shared), LockTimeout::NoWait).unwrap();
+        let is_done = Arc::new(AtomicBool::new(false));
+        let waiter = {
+            let (locks, named, is_done) = (locks.clone(), named.clone(), is_done.clone());
+            spawn(move || {
+                locks.acquire(&me, exclusive(), LockTimeout::Forever).unwrap();
+                is_done.store(true, SeqCst);
+                named.event.notify();
+                me
+            })
+        };
+        let writer = {
+            let (locks, named) = (locks.clone(), named.clone());
+            spawn(move || {
+                assert!(locks.make_explicit(&late, row()));
+                named.event.wait(|| named.has(late.id()) || is_done.load(SeqCst));
+                locks.end(&late);
+            })
+        };
+        locks.end(&holder);
+        let me = waiter.join().unwrap();
+        writer.join().unwrap();
+        let (begun, ended) = (named.begun.load(SeqCst), named.ended.load(SeqCst));
+        assert!(begun == ended && begun <= 1, "{begun} waits were announced, and {ended} ended");
+        locks.end(&me);
         assert!(locks.listing().is_empty() && locks.waits().is_empty());
     });
 }

@@ -4,7 +4,7 @@
 //! long as it is active: it costs nothing and needs no entry in the lock table. The lock table is for the other cases:
 //! transactions that lock what they only read, statements that lock a table, and all waiters. It queues requests
 //! fairly. A wait ends early by its timeout, by an interrupt, or because it closes a cycle in the wait-for graph. The
-//! table reports which transaction waits for which.
+//! table reports which transaction waits for which, also to an observer of the application (`observer`).
 //!
 //! **Invariants.**
 //! - A lock is held until its transaction ends, except for a row lock that is released earlier
@@ -19,6 +19,9 @@
 //!   [`LockManager::may_insert`]), and a locking reader takes its lock first and then reads the leaf, so either the
 //!   writer finds the lock, or the reader finds the entry or the latched leaf (tests:
 //!   `an_insert_sees_the_range_or_is_seen`, `a_row_that_is_locked_is_not_written`).
+//! - Range locks of transactions in one ordering group do not block each other's inserts; all other locks do (tests:
+//!   `ranges_of_an_ordering_group_do_not_block_it`, `behaves_as_its_rules`). Uniqueness does not depend
+//!   on ranges, but on locks of rows and keys (test: `gap_locks_do_not_block_an_ordering_group`).
 //! - A step that enters locks publishes their number before it releases the mutex (test:
 //!   `a_row_that_is_locked_is_not_written`), and a writer that sees a number other than zero takes the mutex and looks
 //!   for the lock (test: `behaves_as_its_rules`).
@@ -29,6 +32,10 @@
 //! `acquire` first, and then read the entry again (test: `a_row_that_is_locked_is_not_written`). A reader that now
 //! finds an active writer was late: it releases the row ([`LockManager::release_row`]) and starts again (test:
 //! `a_request_too_late_for_a_writer_is_released_or_waits`).
+//!
+//! **Ordering groups.** An application that applies some transactions in a fixed order does not need their gap locks
+//! against each other. It says so by a number of each transaction, and not by a callback for two of them, because a
+//! writer compares the two under the latch of a leaf and the mutex of the lock table.
 //!
 //! **Order in memory.** A sequentially consistent fence follows each step that enters locks, and a writer has another
 //! one between latching the leaf and reading the number. One of these fences is the first in the total order. If it is
@@ -41,6 +48,7 @@ mod deadlock;
 pub(crate) mod key_latch;
 mod metrics;
 mod mode;
+mod observer;
 mod owner;
 mod queue;
 mod ranges;
@@ -48,6 +56,7 @@ mod request;
 mod space;
 mod table;
 mod turns;
+mod wait;
 
 #[cfg(all(test, feature = "model"))]
 mod interleavings;
@@ -58,7 +67,8 @@ use core::ops::Bound;
 
 pub use metrics::{LockMetrics, WAIT_CLASSES};
 pub use mode::{RowMode, TableMode};
-pub use owner::{CallStart, LockOwner, OwnerOptions};
+pub use observer::{LockParty, LockWaitObserver, ObservedWait, SharedObserver, WaitOutcome};
+pub use owner::{CallStart, Inserter, LockOwner, OwnerOptions};
 pub use request::{
     Deadlock, DeadlockMember, HeldLock, Lock, LockRequest, LockTimeout, LockWait, RowName, Waiting, Waits,
 };
@@ -127,6 +137,8 @@ pub struct LockManager {
     tables: Published,
     /// The number of interrupts so far: each has a number.
     interrupts: AtomicU64,
+    /// Is called around waits.
+    observer: Option<SharedObserver>,
     env: Arc<dyn Env>,
 }
 
@@ -135,7 +147,13 @@ impl LockManager {
     pub fn new(env: Arc<dyn Env>) -> Self {
         let table = Mutex::new(Rank::Leaf, LockTable::default());
         let (rows, ranges, tables, interrupts) = Default::default();
-        Self { table, rows, ranges, tables, interrupts, env }
+        Self { table, rows, ranges, tables, interrupts, observer: None, env }
+    }
+
+    /// Sets the observer of waits.
+    pub(crate) fn set_observer(&mut self, observer: SharedObserver) {
+        self.table.get_mut().owners.observe();
+        self.observer = Some(observer);
     }
 
     /// Creates the lock owner of a transaction, once per transaction. The caller must call [`LockManager::end`] for it.
@@ -170,7 +188,7 @@ impl LockManager {
 
     /// Requests a lock, and waits for it as long as `lock_timeout` permits. A lock that is held already, in the same or
     /// a stronger mode, is not taken again; an upgrade waits for the other holders only. With [`LockTimeout::NoWait`]
-    /// it may be called under a latch.
+    /// it may be called under a latch. The observer is called only if the request waits.
     ///
     /// # Errors
     /// - [`LockError::Busy`]: it would have to wait, and must not.
@@ -202,16 +220,9 @@ impl LockManager {
             return Err(LockError::Interrupted);
         }
         let began = self.env.now();
-        if self.step(|table| table.grant_or_enqueue(me, wanted, began))? {
-            return Ok(());
-        }
-        let mut is_resolved = || me.is_resolved() || waiting.is_interrupted();
-        match lock_timeout {
-            LockTimeout::AtMost(time) => self.env.wait_unhindered(me.event(), time, &mut is_resolved),
-            LockTimeout::NoWait | LockTimeout::Forever => self.env.wait(me.event(), &mut is_resolved),
-        }
-        let (now, is_interrupted) = (self.env.now(), waiting.is_interrupted());
-        self.step(|table| table.end_wait(me, began, now, is_interrupted))
+        let Some(mut wait) = self.enqueue(me, wanted, began)? else { return Ok(()) };
+        wait.last(lock_timeout, &waiting);
+        wait.end(waiting.is_interrupted())
     }
 
     /// Converts the implicit lock of a transaction on a row that it has written into an explicit one, so that others
@@ -235,11 +246,11 @@ impl LockManager {
         }
     }
 
-    /// Returns whether no range lock of another transaction covers this key. Must be called under the exclusive latch
-    /// of the leaf into which the key goes; does not wait. While there are no range locks in the database it costs a
-    /// fence and a load.
-    pub(crate) fn may_insert(&self, me: Option<TrxId>, space: SpaceId, key: &[u8]) -> bool {
-        self.ranges.is_none() || !self.table.lock().is_range_locked(me, space, key)
+    /// Returns whether no range lock of another transaction that is in no ordering group with this one covers this key.
+    /// Must be called under the exclusive latch of the leaf into which the key goes; does not wait. While there are no
+    /// range locks in the database it costs a fence and a load.
+    pub(crate) fn may_insert(&self, me: impl Into<Inserter>, space: SpaceId, key: &[u8]) -> bool {
+        self.ranges.is_none() || !self.table.lock().is_range_locked(me.into(), space, key)
     }
 
     /// Returns whether no other transaction holds an explicit lock on this row. Must be called under the exclusive

@@ -18,7 +18,7 @@ use crate::{
     sync::{
         Arc, Event, Wake,
         atomic::{
-            AtomicBool, AtomicU64, AtomicUsize,
+            AtomicBool, AtomicU32, AtomicU64, AtomicUsize,
             Ordering::{Relaxed, SeqCst},
         },
         thread,
@@ -53,13 +53,38 @@ pub struct OwnerOptions {
     pub tag: u64,
     /// The member of a deadlock with the lowest priority is the victim.
     pub deadlock_priority: i32,
+    /// The range locks of transactions with the same number do not block each other's inserts; 0 for none.
+    pub ordering_group: u64,
 }
 
 impl OwnerOptions {
     /// The options of an owner that is the victim of every deadlock that it is part of.
-    pub(crate) const VICTIM: Self = Self { tag: 0, deadlock_priority: i32::MIN };
+    pub(crate) const VICTIM: Self = Self { tag: 0, deadlock_priority: i32::MIN, ordering_group: 0 };
     /// The lowest priority of a transaction.
     pub const MIN_PRIORITY: i32 = i32::MIN + 1;
+}
+
+/// The transaction for which a request to insert is checked.
+#[derive(Clone, Copy, Debug)]
+pub struct Inserter {
+    /// Its id, if it has one.
+    pub trx: Option<TrxId>,
+    /// The ordering group ([`OwnerOptions::ordering_group`]).
+    pub ordering_group: u64,
+}
+
+impl From<Option<TrxId>> for Inserter {
+    /// Returns an inserter without an ordering group.
+    fn from(trx: Option<TrxId>) -> Self {
+        Self { trx, ordering_group: 0 }
+    }
+}
+
+impl Inserter {
+    /// Returns whether range locks of an owner with this ordering group block it.
+    pub(super) fn is_blocked_by(self, holder: TrxId, ordering_group: u64) -> bool {
+        self.trx != Some(holder) && (ordering_group == 0 || ordering_group != self.ordering_group)
+    }
 }
 
 /// Stands for no thread.
@@ -71,7 +96,9 @@ pub struct LockOwner {
     id: TrxId,
     /// The tag of its transaction; 0 for none.
     tag: AtomicU64,
-    deadlock_priority: i32,
+    /// An `i32`.
+    deadlock_priority: AtomicU32,
+    ordering_group: u64,
     /// Rows changed.
     changed: AtomicU64,
     /// The thread of the last call of its transaction; none if it accepts no more calls. For messages only: a thread
@@ -83,22 +110,27 @@ pub struct LockOwner {
     /// Interrupts up to this number are ignored.
     forgotten: AtomicU64,
     resolved: AtomicBool,
+    /// A transaction may have come into the way of its wait since the last list for the observer. Changes under the
+    /// mutex of the lock table.
+    outdated: AtomicBool,
     event: Event,
 }
 
 impl LockOwner {
     pub(super) fn new(id: TrxId, options: OwnerOptions) -> Self {
-        let OwnerOptions { tag, deadlock_priority } = options;
+        let OwnerOptions { tag, deadlock_priority, ordering_group } = options;
         Self {
             id,
             tag: AtomicU64::new(tag),
-            deadlock_priority,
+            deadlock_priority: AtomicU32::new(deadlock_priority.cast_unsigned()),
+            ordering_group,
             changed: AtomicU64::new(0),
             thread: AtomicUsize::new(NO_THREAD),
             ended: AtomicBool::new(false),
             interrupted: AtomicU64::new(0),
             forgotten: AtomicU64::new(0),
             resolved: AtomicBool::new(false),
+            outdated: AtomicBool::new(false),
             event: Event::new(),
         }
     }
@@ -108,9 +140,20 @@ impl LockOwner {
         self.id
     }
 
-    /// Changes the tag of its transaction.
-    pub(crate) fn set_tag(&self, tag: u64) {
-        self.tag.store(tag, Relaxed);
+    /// Changes the options of its transaction, except for the ordering group.
+    pub(crate) fn set_options(&self, options: OwnerOptions) {
+        assert!(
+            options.ordering_group == self.ordering_group,
+            "the ordering group of transaction {} changes while it has locks",
+            self.id
+        );
+        self.tag.store(options.tag, Relaxed);
+        self.deadlock_priority.store(options.deadlock_priority.cast_unsigned(), Relaxed);
+    }
+
+    /// Returns it as the transaction that requests an insert.
+    pub(super) fn inserter(&self) -> Inserter {
+        Inserter { trx: Some(self.id), ordering_group: self.ordering_group }
     }
 
     /// Adds changed rows to its weight. Of the transactions on a cycle with the lowest priority, the one that has
@@ -186,6 +229,11 @@ impl LockOwner {
         self.resolved.load(SeqCst)
     }
 
+    /// Returns whether the list for the observer must be made again.
+    pub(super) fn is_outdated(&self) -> bool {
+        self.outdated.load(SeqCst)
+    }
+
     pub(super) fn event(&self) -> &Event {
         &self.event
     }
@@ -229,7 +277,12 @@ impl OwnerState {
 
     /// Returns its priority among the members of a deadlock.
     pub(super) fn deadlock_priority(&self) -> i32 {
-        self.lock_owner.deadlock_priority
+        self.lock_owner.deadlock_priority.load(Relaxed).cast_signed()
+    }
+
+    /// Returns it as the transaction that requests an insert.
+    pub(super) fn inserter(&self) -> Inserter {
+        self.lock_owner.inserter()
     }
 
     /// Returns the number of rows changed, as reported by the transaction.
@@ -244,9 +297,45 @@ pub(super) struct LockOwners {
     all: BTreeMap<TrxId, OwnerState>,
     tickets: u64,
     woken: Vec<Arc<LockOwner>>,
+    /// There is an observer of waits.
+    is_observed: bool,
 }
 
 impl LockOwners {
+    /// Marks waits from now on as outdated.
+    pub(super) fn observe(&mut self) {
+        self.is_observed = true;
+    }
+
+    /// Returns whether there is an observer of waits.
+    pub(super) fn is_observed(&self) -> bool {
+        self.is_observed
+    }
+
+    /// Marks waits as outdated: another transaction may have come into their way.
+    pub(super) fn outdate(&mut self, waiters: impl IntoIterator<Item = TrxId>) {
+        debug_assert!(self.is_observed, "waits are marked for an observer, and there is none");
+        for trx in waiters {
+            let owner = self.all.get(&trx).filter(|owner| owner.wait.is_some());
+            debug_assert!(owner.is_some(), "{trx} does not wait, and its wait is outdated");
+            if let Some(OwnerState { lock_owner, .. }) = owner
+                && !lock_owner.outdated.swap(true, SeqCst)
+            {
+                self.woken.push(lock_owner.clone());
+            }
+        }
+    }
+
+    /// Returns whether a transaction waits and its list for the observer is to be made, and notes that it is complete.
+    pub(super) fn begin_report(&mut self, trx: TrxId) -> bool {
+        let waiting = self.all.get(&trx).filter(|owner| self.is_observed && owner.wait.is_some());
+        let Some(OwnerState { lock_owner, .. }) = waiting else { return false };
+        if lock_owner.outdated.swap(false, SeqCst) {
+            self.woken.retain(|woken| woken.id != trx);
+        }
+        true
+    }
+
     /// Returns the entry of a lock owner, and creates it if needed.
     pub(super) fn enter(&mut self, lock_owner: &Arc<LockOwner>) -> &mut OwnerState {
         self.all.entry(lock_owner.id).or_insert_with(|| OwnerState {
@@ -283,6 +372,15 @@ impl LockOwners {
         self.all.iter().map(|(trx, owner)| (*trx, owner))
     }
 
+    /// Returns the key that a lock owner waits to insert, and the owner as its inserter.
+    pub(super) fn awaited_insert(&self, trx: TrxId) -> Option<(Inserter, &[u8])> {
+        let owner = self.get(trx)?;
+        match &owner.wait.as_ref()?.wanted {
+            LockRequest::Insert(row) => Some((owner.inserter(), &row.key)),
+            LockRequest::Table(..) | LockRequest::Row(..) => None,
+        }
+    }
+
     /// Returns the waiting request of a lock owner.
     pub(super) fn wait_of(&self, trx: TrxId) -> Option<&Wait> {
         self.get(trx)?.wait.as_ref()
@@ -297,6 +395,7 @@ impl LockOwners {
     /// Begins a wait.
     pub(super) fn begin_wait(&mut self, lock_owner: &Arc<LockOwner>, wait: Wait) {
         lock_owner.resolved.store(false, SeqCst);
+        lock_owner.outdated.store(false, SeqCst);
         let owner = self.enter(lock_owner);
         debug_assert!(owner.wait.is_none(), "a lock owner waits for one lock at a time");
         debug_assert!(Arc::ptr_eq(&owner.lock_owner, lock_owner), "a wait is that of the owner in the table");
@@ -337,8 +436,8 @@ impl LockOwners {
         let woken = mem::take(&mut self.woken);
         #[cfg(not(feature = "model"))]
         debug_assert!(
-            woken.iter().all(|lock_owner| lock_owner.is_resolved()),
-            "a lock owner is woken that waits again"
+            woken.iter().all(|lock_owner| lock_owner.is_resolved() || lock_owner.is_outdated()),
+            "a lock owner is woken that has nothing to do"
         );
         woken
     }

@@ -39,6 +39,11 @@ impl Place {
     /// The place where there is no order: among the waiters to insert.
     pub(super) const NONE: Self = Self { is_new: true, ticket: 0 };
 
+    /// Returns whether the requester holds nothing yet.
+    pub(super) const fn is_new(self) -> bool {
+        self.is_new
+    }
+
     /// Returns the ticket of the request.
     pub(super) const fn ticket(self) -> u64 {
         self.ticket
@@ -209,6 +214,29 @@ impl LockQueue {
     /// Returns the number of waiters before a place.
     pub(super) fn position(&self, place: Place) -> usize {
         self.waiters.partition_point(|w| w.place < place)
+    }
+
+    /// Returns whether any request waits.
+    pub(super) fn has_waiters(&self) -> bool {
+        !self.waiters.is_empty()
+    }
+
+    /// Returns whether a grant may bring the new holder into the way of a waiter for the first time. Otherwise it is in
+    /// the way of later waiters as an earlier one already, and earlier ones do not conflict with it.
+    pub(super) fn has_waiters_out_of_order(&self) -> bool {
+        self.waiters.iter().any(|w| w.yields || !w.place.is_new)
+    }
+
+    /// Returns the waiters that wait for a transaction, as a holder or as an earlier waiter.
+    pub(super) fn waiters_behind(&self, trx: TrxId) -> impl Iterator<Item = TrxId> {
+        let held = self.held_by(trx);
+        let own = self.waiters.iter().find(|w| w.trx == trx && !w.yields);
+        let waits = move |w: &&Waiter| {
+            let is_before =
+                |own: &Waiter| w.place.is_new && own.place < w.place && own.mode.conflicts(w.mode);
+            w.trx != trx && (held.conflict(w.mode) || own.is_some_and(is_before))
+        };
+        self.waiters.iter().filter(waits).map(|w| w.trx)
     }
 
     /// Returns whether the queue has no holders and no waiters.

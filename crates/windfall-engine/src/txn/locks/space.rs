@@ -11,9 +11,11 @@
 use core::{ops::Bound::Included, time::Duration};
 use std::collections::{BTreeMap, BTreeSet};
 
+use smallvec::SmallVec;
+
 use super::{
     mode::{RowMode, TableMode},
-    owner::{LockOwner, LockOwners, Wait},
+    owner::{Inserter, LockOwner, LockOwners, Wait},
     queue::{LockQueue, Place},
     ranges::Ranges,
     request::{Lock, LockRequest, RowName},
@@ -35,8 +37,15 @@ pub(super) struct SpaceLocks {
     table: LockQueue,
     rows: BTreeMap<Key, LockQueue>,
     held: BTreeMap<TrxId, BTreeSet<Key>>,
-    ranges: BTreeMap<TrxId, Ranges>,
+    ranges: BTreeMap<TrxId, GroupRanges>,
     inserters: BTreeSet<TrxId>,
+}
+
+/// The range locks of a transaction, and its ordering group.
+#[derive(Debug)]
+struct GroupRanges {
+    ordering_group: u64,
+    ranges: Ranges,
 }
 
 /// The number of locked rows, the number of transactions with range locks, and whether the table is locked.
@@ -56,6 +65,38 @@ fn row_or_new<'a>(rows: &'a mut BTreeMap<Key, LockQueue>, key: &[u8]) -> (&'a Ke
         rows.insert(key.into(), LockQueue::default());
     }
     row(rows, key).expect("it was just made, or there before")
+}
+
+/// Grants the lock of a queue, if nothing blocks the request, and marks the waits that it now blocks.
+fn try_grant(queue: &mut LockQueue, trx: TrxId, mode: TableMode, owners: &mut LockOwners) -> bool {
+    if !owners.is_observed() || !queue.has_waiters() {
+        return queue.try_grant(trx, mode);
+    }
+    let before = queue.held_by(trx);
+    let taken = queue.try_grant(trx, mode);
+    if queue.held_by(trx) != before {
+        owners.outdate(queue.waiters_behind(trx));
+    }
+    taken
+}
+
+/// Grants the lock of a queue to all waiters that nothing blocks any more, and marks the waits that these now block.
+fn grant_waiters(
+    queue: &mut LockQueue,
+    owners: &mut LockOwners,
+    mut served: impl FnMut(TrxId, &mut LockOwners),
+) {
+    let marks = owners.is_observed() && queue.has_waiters_out_of_order();
+    let mut granted = SmallVec::<[TrxId; 1]>::new();
+    queue.grant_waiters(|trx| {
+        served(trx, owners);
+        if marks {
+            granted.push(trx);
+        }
+    });
+    for trx in granted {
+        owners.outdate(queue.waiters_behind(trx));
+    }
 }
 
 impl SpaceLocks {
@@ -80,10 +121,10 @@ impl SpaceLocks {
     ) -> bool {
         let trx = me.id();
         let taken = match wanted {
-            LockRequest::Table(_, mode) => self.table.try_grant(trx, *mode),
+            LockRequest::Table(_, mode) => try_grant(&mut self.table, trx, *mode, owners),
             LockRequest::Row(row, mode) => {
                 let (key, queue) = row_or_new(&mut self.rows, &row.key);
-                let taken = queue.try_grant(trx, (*mode).into());
+                let taken = try_grant(queue, trx, (*mode).into(), owners);
                 debug_assert!(
                     queue.holders().next().is_some(),
                     "a row has a queue as long as it has a holder"
@@ -94,7 +135,7 @@ impl SpaceLocks {
                 }
                 taken
             }
-            LockRequest::Insert(row) => return !self.is_range_locked(Some(trx), &row.key),
+            LockRequest::Insert(row) => return !self.is_range_locked(me.inserter(), &row.key),
         };
         if taken {
             owners.enter(me).spaces.insert(self.id);
@@ -123,6 +164,11 @@ impl SpaceLocks {
                 Place::NONE
             }
         };
+        // A new request is the last one. An upgrade is placed before others.
+        if owners.is_observed() && !place.is_new() {
+            let behind = self.queue(&wanted).into_iter().flat_map(|(queue, _)| queue.waiters_behind(trx));
+            owners.outdate(behind);
+        }
         owners.begin_wait(me, Wait { wanted, place, started_at });
     }
 
@@ -148,20 +194,22 @@ impl SpaceLocks {
     }
 
     /// Sets whether later requests overtake the waiter for the table.
-    pub(super) fn set_yielding(&mut self, place: Place, yields: bool, owners: &mut LockOwners) {
+    pub(super) fn set_yielding(&mut self, trx: TrxId, place: Place, yields: bool, owners: &mut LockOwners) {
         self.table.set_yielding(place, yields);
         if yields {
             self.serve_table(owners);
+        } else if owners.is_observed() {
+            owners.outdate(self.table.waiters_behind(trx));
         }
     }
 
     fn serve_table(&mut self, owners: &mut LockOwners) {
-        self.table.grant_waiters(|trx| owners.grant(trx, self.id));
+        grant_waiters(&mut self.table, owners, |trx, owners| owners.grant(trx, self.id));
     }
 
     fn serve_row(&mut self, key: &[u8], owners: &mut LockOwners) {
         let Some((key, queue)) = row(&mut self.rows, key) else { return };
-        queue.grant_waiters(|trx| {
+        grant_waiters(queue, owners, |trx, owners| {
             self.held.entry(trx).or_default().insert(key.clone());
             owners.grant(trx, self.id);
         });
@@ -177,10 +225,8 @@ impl SpaceLocks {
 
     /// Grants the requests of waiters to insert with keys that no range lock covers any more.
     fn serve_inserters(&mut self, owners: &mut LockOwners) {
-        let is_free = |trx: &TrxId| {
-            let key = owners.wait_of(*trx).and_then(|wait| wait.wanted.key());
-            key.is_none_or(|key| !self.is_range_locked(Some(*trx), key))
-        };
+        let is_free =
+            |trx: &TrxId| owners.awaited_insert(*trx).is_none_or(|(me, key)| !self.is_range_locked(me, key));
         let free: Vec<TrxId> = self.inserters.iter().copied().filter(is_free).collect();
         for trx in free {
             debug_assert!(
@@ -192,9 +238,9 @@ impl SpaceLocks {
         }
     }
 
-    /// Returns whether a range lock of another transaction covers this key.
-    pub(super) fn is_range_locked(&self, me: Option<TrxId>, key: &[u8]) -> bool {
-        self.ranges.iter().any(|(trx, ranges)| Some(*trx) != me && ranges.cover(key))
+    /// Returns whether a range lock blocks an insert of this key.
+    pub(super) fn is_range_locked(&self, me: Inserter, key: &[u8]) -> bool {
+        self.ranges_against(me).any(|(_, ranges)| ranges.cover(key))
     }
 
     /// Returns whether another transaction holds the row.
@@ -228,6 +274,9 @@ impl SpaceLocks {
             queue.dequeue(*place);
             *place = queue.enqueue(trx, (*mode).into(), place.ticket());
         }
+        if owners.is_observed() {
+            owners.outdate(queue.waiters_behind(trx));
+        }
         self.held.entry(trx).or_default().insert(name);
         self.serve_row(key, owners);
     }
@@ -235,7 +284,18 @@ impl SpaceLocks {
     /// Locks a range for a transaction.
     pub(super) fn lock_range(&mut self, me: &Arc<LockOwner>, range: KeyRange, owners: &mut LockOwners) {
         owners.enter(me).spaces.insert(self.id);
-        let ranges = self.ranges.entry(me.id()).or_default();
+        let new = || GroupRanges { ordering_group: me.inserter().ordering_group, ranges: Ranges::default() };
+        let GroupRanges { ordering_group, ranges } = self.ranges.entry(me.id()).or_insert_with(new);
+        if owners.is_observed() {
+            let is_new = |inserter: &TrxId| {
+                owners.awaited_insert(*inserter).is_some_and(|(inserter, key)| {
+                    let is_in_range = *range.from <= *key && !range.ends_at(key);
+                    is_in_range && !ranges.cover(key) && inserter.is_blocked_by(me.id(), *ordering_group)
+                })
+            };
+            let outdated: SmallVec<[TrxId; 1]> = self.inserters.iter().copied().filter(is_new).collect();
+            owners.outdate(outdated);
+        }
         let before = ranges.len();
         ranges.lock(range);
         debug_assert!(
@@ -315,46 +375,58 @@ impl SpaceLocks {
         }
     }
 
-    /// Returns the transactions with range locks here.
-    pub(super) fn ranges(&self) -> impl Iterator<Item = (TrxId, &Ranges)> {
-        self.ranges.iter().map(|(trx, ranges)| (*trx, ranges))
+    /// Returns the range locks that block inserts of a transaction, and their holders.
+    pub(super) fn ranges_against(&self, me: Inserter) -> impl Iterator<Item = (TrxId, &Ranges)> {
+        let rivals =
+            self.ranges.iter().filter(move |(trx, held)| me.is_blocked_by(**trx, held.ordering_group));
+        rivals.map(|(trx, held)| (*trx, &held.ranges))
     }
 
     /// Returns the transactions that block a request at this place, or at the end of the queue if it does not wait.
     pub(super) fn blockers(
         &self,
-        trx: TrxId,
+        me: Inserter,
         wanted: &LockRequest,
         place: Option<Place>,
         owners: &LockOwners,
     ) -> Blockers {
-        let with_tag = |trx| (trx, owners.tag(trx));
-        if let Some((queue, mode)) = self.queue(wanted) {
+        Blockers::new(self.all_blockers(me, wanted, place).map(|trx| (trx, owners.tag(trx))))
+    }
+
+    /// As [`SpaceLocks::blockers`], without a limit: holders, then earlier waiters. An upgrade that waits is in both.
+    pub(super) fn all_blockers(
+        &self,
+        me: Inserter,
+        wanted: &LockRequest,
+        place: Option<Place>,
+    ) -> impl Iterator<Item = TrxId> {
+        let trx = me.trx.unwrap_or_default();
+        let queued = self.queue(wanted).map(|(queue, mode)| {
             let place = place.unwrap_or_else(|| queue.place(trx, u64::MAX));
-            let holders = queue.holders_against(trx, mode);
-            return Blockers::new(holders.chain(queue.waiters_against(place, mode, 0)).map(with_tag));
-        }
-        Blockers::new(self.ranges_against(trx, wanted).map(with_tag))
+            queue.holders_against(trx, mode).chain(queue.waiters_against(place, mode, 0))
+        });
+        queued.into_iter().flatten().chain(self.range_holders_against(me, wanted))
     }
 
     /// Returns a transaction with a lock that blocks a request, and that satisfies `is_sought`.
     pub(super) fn find_holder(
         &self,
-        trx: TrxId,
+        me: &LockOwner,
         wanted: &LockRequest,
         is_sought: impl Fn(TrxId) -> bool,
     ) -> Option<TrxId> {
         match self.queue(wanted) {
-            Some((queue, mode)) => queue.holders_against(trx, mode).find(|holder| is_sought(*holder)),
-            None => self.ranges_against(trx, wanted).find(|holder| is_sought(*holder)),
+            Some((queue, mode)) => queue.holders_against(me.id(), mode).find(|holder| is_sought(*holder)),
+            None => self.range_holders_against(me.inserter(), wanted).find(|holder| is_sought(*holder)),
         }
     }
 
-    /// Returns the transactions with range locks that block an insert.
-    fn ranges_against(&self, trx: TrxId, wanted: &LockRequest) -> impl Iterator<Item = TrxId> {
-        let key = wanted.key().unwrap_or_default();
-        let others = self.ranges().filter(move |(other, ranges)| *other != trx && ranges.cover(key));
-        others.map(|(other, _)| other)
+    /// Returns the transactions with range locks that block a request, if that is for an insert.
+    fn range_holders_against(&self, me: Inserter, wanted: &LockRequest) -> impl Iterator<Item = TrxId> {
+        let key = if let LockRequest::Insert(row) = wanted { Some(&*row.key) } else { None };
+        key.into_iter().flat_map(move |key| {
+            self.ranges_against(me).filter(move |(_, ranges)| ranges.cover(key)).map(|(trx, _)| trx)
+        })
     }
 
     /// Returns the lock of a holder that conflicts with a request; `None` if it is only an earlier waiter.
@@ -366,7 +438,7 @@ impl SpaceLocks {
                 Some(key) => Lock::Row(self.name(key), row_mode(rival)),
             });
         }
-        let range = self.ranges.get(&holder)?.around(wanted.key()?)?;
+        let range = self.ranges.get(&holder)?.ranges.around(wanted.key()?)?;
         Some(Lock::Range(self.id, range))
     }
 
@@ -377,7 +449,7 @@ impl SpaceLocks {
     /// Returns the number of locks that a transaction holds here.
     pub(super) fn held_by(&self, trx: TrxId) -> u64 {
         let rows = self.held.get(&trx).map_or(0, BTreeSet::len);
-        let ranges = self.ranges.get(&trx).map_or(0, Ranges::len);
+        let ranges = self.ranges.get(&trx).map_or(0, |held| held.ranges.len());
         (self.table.held_by(trx).iter().count() + rows + ranges) as u64
     }
 
@@ -385,7 +457,7 @@ impl SpaceLocks {
     pub(super) fn held(&self) -> u64 {
         let table: usize = self.table.holders().map(|(_, modes)| modes.iter().count()).sum();
         let rows: usize = self.held.values().map(BTreeSet::len).sum();
-        let ranges: usize = self.ranges.values().map(Ranges::len).sum();
+        let ranges: usize = self.ranges.values().map(|held| held.ranges.len()).sum();
         (table + rows + ranges) as u64
     }
 
@@ -401,8 +473,8 @@ impl SpaceLocks {
                 modes.iter().map(move |mode| (trx, lock(mode)))
             })
         });
-        let ranges = self.ranges.iter().flat_map(move |(trx, ranges)| {
-            ranges.iter().map(move |range| (*trx, Lock::Range(self.id, range)))
+        let ranges = self.ranges.iter().flat_map(move |(trx, held)| {
+            held.ranges.iter().map(move |range| (*trx, Lock::Range(self.id, range)))
         });
         table.chain(rows).chain(ranges)
     }

@@ -10,12 +10,15 @@
 //! `locks/deadlock.rs::break_cycles`).
 
 use core::time::Duration;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
+
+use rustc_hash::FxBuildHasher;
 
 use super::{
     metrics::LockMetrics,
     mode::RowMode,
-    owner::{LockOwner, LockOwners, OwnerState},
+    observer::{LockParty, ObservedWait},
+    owner::{Inserter, LockOwner, LockOwners, OwnerState},
     request::{Deadlock, HeldLock, Lock, LockRequest, RowName, Waiting},
     space::{LockCounts, SpaceLocks},
 };
@@ -71,7 +74,8 @@ impl LockTable {
     pub(super) fn try_grant(&mut self, me: &Arc<LockOwner>, wanted: &LockRequest) -> Result<(), LockError> {
         debug_assert!(!me.has_ended(), "{:?} has ended and locks nothing", me.id());
         let blockers = self.in_space(wanted.space(), |space, owners| {
-            (!space.try_grant(me, wanted, owners)).then(|| space.blockers(me.id(), wanted, None, owners))
+            (!space.try_grant(me, wanted, owners))
+                .then(|| space.blockers(me.inserter(), wanted, None, owners))
         });
         match blockers {
             None => Ok(()),
@@ -87,7 +91,7 @@ impl LockTable {
         }
         let (space, here) = (self.spaces.get(&wanted.space())?, Some(thread::number()));
         let is_own = |trx| self.owners.get(trx).is_some_and(|owner| owner.thread() == here);
-        space.find_holder(me.id(), wanted, is_own)
+        space.find_holder(me, wanted, is_own)
     }
 
     /// Grants a request or begins to wait for it. Returns whether it was granted.
@@ -157,7 +161,7 @@ impl LockTable {
                 self.owners.get(me).is_some_and(|owner| owner.spaces.is_empty()),
                 "transaction {me} has locks and yields: its next turn may close a cycle"
             );
-            self.in_space(space, |space, owners| space.set_yielding(place, yields, owners));
+            self.in_space(space, |space, owners| space.set_yielding(me, place, yields, owners));
         }
         self.blockers(me)
     }
@@ -169,12 +173,27 @@ impl LockTable {
 
     /// Returns the transactions that a transaction waits for.
     pub(super) fn blockers(&self, trx: TrxId) -> Blockers {
-        let wait = self.owners.wait_of(trx);
-        let found = wait.and_then(|wait| {
+        let wait = self.owners.get(trx).and_then(|owner| Some((owner.inserter(), owner.wait.as_ref()?)));
+        let found = wait.and_then(|(me, wait)| {
             let space = self.spaces.get(&wait.wanted.space())?;
-            Some(space.blockers(trx, &wait.wanted, Some(wait.place), &self.owners))
+            Some(space.blockers(me, &wait.wanted, Some(wait.place), &self.owners))
         });
         found.unwrap_or_else(|| Blockers::new([]))
+    }
+
+    /// Returns the wait of a transaction for the observer, if there is one and the transaction waits.
+    pub(super) fn take_report(&mut self, me: &LockOwner) -> Option<ObservedWait> {
+        if !self.owners.begin_report(me.id()) {
+            return None;
+        }
+        let wait = self.owners.wait_of(me.id())?;
+        let space = self.spaces.get(&wait.wanted.space())?;
+        let party = |trx| LockParty { trx, tag: self.owners.tag(trx) };
+        let mut known = HashSet::<_, FxBuildHasher>::default();
+        let all = space.all_blockers(me.inserter(), &wait.wanted, Some(wait.place));
+        let blockers: Vec<_> = all.filter(|trx| known.insert(*trx)).map(party).collect();
+        debug_assert!(!blockers.is_empty(), "transaction {} waits for no other one", me.id());
+        Some(ObservedWait { waiter: party(me.id()), lock: wait.wanted.clone().into(), blockers })
     }
 
     /// Ends the wait of a transaction, if it waits. Returns whether it did.
@@ -236,8 +255,8 @@ impl LockTable {
         );
     }
 
-    /// Returns whether a range lock of another transaction covers this key.
-    pub(super) fn is_range_locked(&self, me: Option<TrxId>, space: SpaceId, key: &[u8]) -> bool {
+    /// Returns whether a range lock blocks an insert of this key.
+    pub(super) fn is_range_locked(&self, me: Inserter, space: SpaceId, key: &[u8]) -> bool {
         self.spaces.get(&space).is_some_and(|space| space.is_range_locked(me, key))
     }
 

@@ -18,7 +18,7 @@
 
 use core::time::Duration;
 
-use super::{LockManager, LockRequest, mode::TableMode, owner::LockOwner, warn_of_own};
+use super::{LockManager, LockRequest, mode::TableMode, owner::LockOwner, wait::EnqueuedWait, warn_of_own};
 use crate::{
     error::{Error, LockError, Result},
     ids::SpaceId,
@@ -30,35 +30,6 @@ const FIRST_TURN: Duration = Duration::from_millis(100);
 /// The interval at which other work is called, and the minimum length of a turn. If transactions always overlap because
 /// nothing makes them wait, a shorter turn might never succeed.
 const TURN_STEP: Duration = Duration::from_millis(50);
-
-/// A wait that is ended even if `between` fails or panics: others would wait for it forever otherwise.
-struct WaitGuard<'a> {
-    locks: &'a LockManager,
-    me: &'a Arc<LockOwner>,
-    began: Duration,
-}
-
-impl WaitGuard<'_> {
-    /// Ends the wait, because its outcome is known or it has timed out. Returns the outcome.
-    fn end(self) -> Result<(), LockError> {
-        let ended = self.end_now();
-        core::mem::forget(self);
-        ended
-    }
-
-    fn end_now(&self) -> Result<(), LockError> {
-        let now = self.locks.env.now();
-        self.locks.step(|table| table.end_wait(self.me, self.began, now, false))
-    }
-}
-
-impl Drop for WaitGuard<'_> {
-    fn drop(&mut self) {
-        self.locks.step(|table| table.stop(self.me.id(), LockError::Interrupted));
-        // A lock that was granted meanwhile is released with the others.
-        let _ = self.end_now();
-    }
-}
 
 impl LockManager {
     /// Acquires a shared table lock for an owner that has no other lock. The wait blocks others in turns only, each no
@@ -93,13 +64,10 @@ impl LockManager {
             if waiting_thread.is_interrupted() {
                 return Err(LockError::Interrupted.into());
             }
-            if self.step(|table| table.grant_or_enqueue(me, wanted.clone(), began))? {
-                return Ok(());
-            }
-            let waiting = WaitGuard { locks: self, me, began };
+            let Some(mut wait) = self.enqueue(me, wanted.clone(), began)? else { return Ok(()) };
             let until = began.saturating_add(at_most);
-            self.take_turns(me, &waiting_thread, until, &mut turn, longest, between)?;
-            match waiting.end() {
+            self.take_turns(&mut wait, &waiting_thread, until, &mut turn, longest, between)?;
+            match wait.end(false) {
                 Err(LockError::Deadlock(_)) => drop(between()?),
                 done => {
                     debug_assert!(
@@ -115,22 +83,23 @@ impl LockManager {
     /// Waits in turns until the wait is resolved, or its time is over.
     fn take_turns(
         &self,
-        me: &LockOwner,
+        enqueued: &mut EnqueuedWait<'_>,
         waiting_thread: &InterruptibleWait,
         until: Duration,
         turn: &mut Duration,
         longest: Duration,
         between: &mut dyn FnMut() -> Result<bool>,
     ) -> Result<()> {
-        let mut has_more = false;
+        let (me, mut has_more) = (enqueued.me, false);
         let mut wait = |at_most: Duration| {
             let left = until.saturating_sub(self.env.now());
             let step = if has_more { Duration::ZERO } else { TURN_STEP };
-            let mut is_over = || me.is_resolved() || waiting_thread.is_interrupted();
+            let mut is_over = || me.is_resolved() || me.is_outdated() || waiting_thread.is_interrupted();
             self.env.wait_unhindered(me.event(), at_most.min(left).min(step), &mut is_over);
             if waiting_thread.is_interrupted() {
                 return Err(LockError::Interrupted.into());
             }
+            enqueued.report_change();
             between().map(|more| {
                 has_more = more;
                 me.is_resolved() || self.env.now() >= until

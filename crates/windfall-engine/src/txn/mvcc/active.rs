@@ -370,14 +370,14 @@ impl Active {
         Some(lock_owner)
     }
 
-    /// Changes the tag of a transaction.
-    pub(in crate::txn) fn set_tag(&self, trx: TrxId, tag: u64) {
+    /// Changes the options of a transaction, except for its ordering group.
+    pub(in crate::txn) fn set_options(&self, trx: TrxId, options: OwnerOptions) {
         let mut table = self.table.lock();
         let running = table.running.get_mut(&trx);
-        debug_assert!(running.is_some(), "transaction {trx} gets a tag and is not active");
+        debug_assert!(running.is_some(), "transaction {trx} gets other options and is not active");
         if let Some(running) = running {
-            running.options.tag = tag;
-            running.lock_owner.iter().for_each(|lock_owner| lock_owner.set_tag(tag));
+            running.options = options;
+            running.lock_owner.iter().for_each(|lock_owner| lock_owner.set_options(options));
         }
     }
 

@@ -145,7 +145,7 @@ pub(super) fn may_write(trx: &Trx<'_>, tree: &Tree, key: &[u8]) -> bool {
 
 /// Checks that no other transaction has locked the gap into which a new entry goes.
 pub(super) fn check_gap(trx: &Trx<'_>, tree: &Tree, key: &[u8]) -> Result<(), Stop> {
-    if trx.transactions().lock_manager().may_insert(trx.id(), tree.space().id(), key) {
+    if trx.transactions().lock_manager().may_insert(trx.inserter(), tree.space().id(), key) {
         Ok(())
     } else {
         Err(Stop::Blocked(Blocked::Range(row_name(tree, key))))

@@ -24,8 +24,8 @@ use crate::{
     system::SystemTree,
     txn::{
         locks::{
-            LockManager, LockOwner, LockRequest, LockTimeout, LockWait, OwnerOptions, TableMode, Waits,
-            key_latch::KeyLatches,
+            LockManager, LockOwner, LockRequest, LockTimeout, LockWait, OwnerOptions, SharedObserver,
+            TableMode, Waits, key_latch::KeyLatches,
         },
         mvcc::{
             Active, Ids, Snapshot,
@@ -128,6 +128,15 @@ impl Transactions {
             purge,
             key_latches,
         })
+    }
+
+    /// Sets the observer of lock waits.
+    #[must_use]
+    pub fn with_observer(mut self, observer: Option<SharedObserver>) -> Self {
+        if let Some(observer) = observer {
+            self.lock_manager.set_observer(observer);
+        }
+        self
     }
 
     /// Returns whether a transaction has, or had, this number.

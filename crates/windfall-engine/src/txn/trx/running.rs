@@ -37,7 +37,7 @@ use crate::{
     page::EntryHeader,
     sync::Arc,
     txn::{
-        locks::{LockOwner, RowMode, RowName},
+        locks::{Inserter, LockOwner, RowMode, RowName},
         mvcc::ReadView,
         undo::{
             Stream,
@@ -180,6 +180,11 @@ impl<'e> Trx<'e> {
     /// Returns its id; `None` while it has neither written nor locked.
     pub fn id(&self) -> Option<TrxId> {
         self.state.id()
+    }
+
+    /// Returns it as the transaction of an insert.
+    pub(in crate::txn) fn inserter(&self) -> Inserter {
+        Inserter { trx: self.id(), ordering_group: self.state.options.ordering_group }
     }
 
     /// Returns its id, which it has because it has written, or is about to.

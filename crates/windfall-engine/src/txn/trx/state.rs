@@ -142,11 +142,11 @@ impl Suspended {
         self.records > 0 || self.lock_owner.as_ref().is_some_and(|lock_owner| locks.holds_any(lock_owner))
     }
 
-    /// Changes its tag.
-    pub fn set_tag(&mut self, active: &Active, tag: u64) {
-        self.options.tag = tag;
+    /// Changes its options, except for the ordering group.
+    pub fn change_options(&mut self, active: &Active, change: impl FnOnce(&mut OwnerOptions)) {
+        change(&mut self.options);
         if let Some(id) = self.id() {
-            active.set_tag(id, tag);
+            active.set_options(id, self.options);
         }
     }
 

@@ -1,6 +1,7 @@
 //! Tests of the lock table: each rule by itself, all of them against a model, and many threads at once.
 
 mod model;
+mod observer;
 mod rules;
 mod storm;
 mod turns;
@@ -24,8 +25,21 @@ struct TestLocks {
 
 impl TestLocks {
     fn new() -> Self {
+        Self::with(None)
+    }
+
+    /// Returns one with an observer of waits.
+    fn observed(observer: Arc<dyn LockWaitObserver>) -> Self {
+        Self::with(Some(observer))
+    }
+
+    fn with(observer: Option<Arc<dyn LockWaitObserver>>) -> Self {
         let env = SimulatedEnv::new(1);
-        Self { locks: Arc::new(LockManager::new(Arc::new(env.clone()))), env }
+        let mut locks = LockManager::new(Arc::new(env.clone()));
+        if let Some(observer) = observer {
+            locks.set_observer(observer.into());
+        }
+        Self { locks: Arc::new(locks), env }
     }
 
     fn lock_owners<const N: usize>(&self) -> [Arc<LockOwner>; N] {
@@ -35,7 +49,7 @@ impl TestLocks {
     /// As [`TestLocks::lock_owners`], with these priorities among the members of a deadlock.
     fn lock_owners_with<const N: usize>(&self, priorities: [i32; N]) -> [Arc<LockOwner>; N] {
         core::array::from_fn(|n| {
-            let options = OwnerOptions { tag: 0, deadlock_priority: priorities[n] };
+            let options = OwnerOptions { deadlock_priority: priorities[n], ..OwnerOptions::default() };
             self.locks.lock_owner_with(TrxId(n as u64 + 1), options)
         })
     }

@@ -1,6 +1,6 @@
 //! Tests against a model that states each rule directly and has no queues.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
@@ -8,6 +8,22 @@ use super::*;
 
 const LOCK_OWNERS: u64 = 5;
 const KEYS: u8 = 3;
+/// The ordering groups of the lock owners.
+const GROUPS: [u64; LOCK_OWNERS as usize] = [0, 0, 7, 7, 8];
+
+/// Returns whether range locks of the one do not block inserts of the other.
+fn are_grouped(one: u64, other: u64) -> bool {
+    GROUPS[one as usize] != 0 && GROUPS[one as usize] == GROUPS[other as usize]
+}
+
+/// Sees waits, and does nothing.
+struct Idle;
+
+impl LockWaitObserver for Idle {
+    fn wait_begins(&self, _: &ObservedWait) {}
+    fn blockers_changed(&self, _: &ObservedWait) {}
+    fn wait_ended(&self, _: &ObservedWait, _: WaitOutcome) {}
+}
 
 /// A lockable object: the table, or a row.
 type Thing = Option<u8>;
@@ -89,7 +105,8 @@ impl Model {
     fn blockers(&self, who: &Waits) -> BTreeSet<u64> {
         let others = match who.want {
             Want::Insert(key) => {
-                self.ranges.iter().filter(|(_, held)| *held == key).map(|(trx, _)| *trx).collect()
+                let blocks = |(trx, held): &&(u64, u8)| *held == key && !are_grouped(*trx, who.trx);
+                self.ranges.iter().filter(blocks).map(|(trx, _)| *trx).collect()
             }
             Want::Lock(thing, mode) => {
                 let holders = self.held.iter().filter(|(_, held, m)| *held == thing && m.conflicts(mode));
@@ -178,6 +195,8 @@ struct Pair {
     next: u64,
     /// The metrics at the last comparison.
     before: LockMetrics,
+    /// For each waiter, those that the observer was given last; `None` without an observer.
+    named: Option<BTreeMap<u64, BTreeSet<TrxId>>>,
 }
 
 fn key(key: u8) -> RowName {
@@ -194,12 +213,38 @@ fn wanted(want: Want) -> LockRequest {
 }
 
 impl Pair {
-    fn new() -> Self {
-        let desk = TestLocks::new();
+    fn new(is_observed: bool) -> Self {
+        let desk = if is_observed { TestLocks::observed(Arc::new(Idle)) } else { TestLocks::new() };
         let model = Model { priorities: [0, 0, 1, -1, -1], ..Model::default() };
-        let lock_owners = desk.lock_owners_with(model.priorities);
+        let lock_owner = |trx: u64| {
+            let options = Self::options(trx, model.priorities[trx as usize]);
+            desk.locks.lock_owner_with(TrxId(trx + 1), options)
+        };
+        let lock_owners = (0..LOCK_OWNERS).map(lock_owner).collect();
         let before = desk.locks.metrics();
-        Self { desk, model, lock_owners: lock_owners.into(), next: LOCK_OWNERS, before }
+        Self { desk, model, lock_owners, next: LOCK_OWNERS, before, named: is_observed.then(BTreeMap::new) }
+    }
+
+    fn options(trx: u64, deadlock_priority: i32) -> OwnerOptions {
+        OwnerOptions { tag: 0, deadlock_priority, ordering_group: GROUPS[trx as usize] }
+    }
+
+    /// Tells the observer what a waiter must report, and checks that each transaction in its way was named.
+    fn check_named(&mut self, trx: u64) {
+        let Some(named) = &mut self.named else { return };
+        let me = &self.lock_owners[trx as usize];
+        let who = self.model.waits.iter().find(|who| who.trx == trx).expect("it waits");
+        let is_new = !named.contains_key(&trx);
+        if is_new || me.is_outdated() {
+            let report = self.desk.locks.step(|table| table.take_report(me)).expect("it waits");
+            named.insert(trx, report.blockers.iter().map(|party| party.trx).collect());
+            let all: BTreeSet<u64> = self.model.blockers(who);
+            let all = all.iter().map(|other| self.lock_owners[*other as usize].id()).collect();
+            assert_eq!(named[&trx], all, "{who:?}");
+        }
+        for other in self.model.blockers(who) {
+            assert!(named[&trx].contains(&self.lock_owners[other as usize].id()), "{other} before {who:?}");
+        }
     }
 
     fn waits(&self, trx: u64) -> bool {
@@ -354,8 +399,7 @@ impl Pair {
         assert!(!self.desk.locks.make_explicit(&self.lock_owners[trx as usize], key(0)));
         self.model.end(trx);
         // The lock owner of the next transaction under this number of the model.
-        let (id, options) =
-            (TrxId(self.next * LOCK_OWNERS + trx), OwnerOptions { tag: 0, deadlock_priority: priority });
+        let (id, options) = (TrxId(self.next * LOCK_OWNERS + trx), Self::options(trx, priority));
         self.lock_owners[trx as usize] = self.desk.locks.lock_owner_with(id, options);
         self.model.priorities[trx as usize] = priority;
         self.next += 1;
@@ -385,6 +429,12 @@ impl Pair {
             let behind: BTreeSet<u64> = waiting.blockers.ids().iter().map(|trx| lock_owner(*trx)).collect();
             assert_eq!(behind, self.model.blockers(who));
         }
+        if let Some(named) = &mut self.named {
+            named.retain(|trx, _| self.model.waits.iter().any(|who| who.trx == *trx));
+        }
+        for trx in (0..LOCK_OWNERS).filter(|trx| self.waits(*trx)).collect::<Vec<_>>() {
+            self.check_named(trx);
+        }
         let metrics = self.desk.locks.metrics();
         assert!(has_grown(&self.before, &metrics), "{metrics:?} after {:?}", self.before);
         self.before = metrics;
@@ -393,9 +443,11 @@ impl Pair {
             (0..LOCK_OWNERS).map(|trx| self.model.weight(trx) - self.model.weights[trx as usize]).sum();
         assert_eq!(self.desk.locks.metrics().held, total);
         for (trx, n) in (0..LOCK_OWNERS).flat_map(|trx| (0..KEYS).map(move |n| (trx, n))) {
-            let me = Some(self.lock_owners[trx as usize].id());
-            let may_insert = !self.model.ranges.iter().any(|(other, key)| *other != trx && *key == n);
-            assert_eq!(self.desk.locks.may_insert(me, SPACE, &[n]), may_insert);
+            let (inserter, me) = (self.lock_owners[trx as usize].inserter(), &self.lock_owners[trx as usize]);
+            let me = Some(me.id());
+            let is_rival = |other: u64| other != trx && !are_grouped(other, trx);
+            let may_insert = !self.model.ranges.iter().any(|(other, key)| is_rival(*other) && *key == n);
+            assert_eq!(self.desk.locks.may_insert(inserter, SPACE, &[n]), may_insert);
             let may_write =
                 !self.model.held.iter().any(|(other, thing, _)| *other != trx && *thing == Some(n));
             assert_eq!(self.desk.locks.may_write(me, SPACE, &[n]), may_write);
@@ -426,8 +478,8 @@ fn has_grown(before: &LockMetrics, now: &LockMetrics) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
     #[test]
-    fn behaves_as_its_rules(ops in prop::collection::vec(op(), 0..60)) {
-        let mut pair = Pair::new();
+    fn behaves_as_its_rules(ops in prop::collection::vec(op(), 0..60), is_observed: bool) {
+        let mut pair = Pair::new(is_observed);
         for op in &ops {
             pair.run(op);
             pair.compare();
