@@ -21,7 +21,7 @@ pub use usage::UsageError;
 use crate::{
     ids::{Lsn, PageId, PageNo, SpaceId},
     keys::shown,
-    sync::Arc,
+    sync::{Arc, Interrupted},
 };
 
 /// The result of an engine call.
@@ -58,6 +58,13 @@ pub enum Error {
     /// The database is being closed.
     #[error("the database is closed")]
     Closed,
+}
+
+#[doc(hidden)]
+impl From<Interrupted> for Error {
+    fn from(interrupted: Interrupted) -> Self {
+        Self::Lock(interrupted.into())
+    }
 }
 
 impl From<DiskError> for Error {

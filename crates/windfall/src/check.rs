@@ -34,7 +34,8 @@
 //! check has begun is skipped (test: `a_check_during_renames_finds_the_table_of_every_file`), and so is a tree that is
 //! created for a table after the table's first piece (test:
 //! `a_check_finds_nothing_during_concurrent_work_and_blocks_no_thread`). Findings never end the check (test:
-//! `damage_is_found_during_a_transaction_with_long_values`).
+//! `damage_is_found_during_a_transaction_with_long_values`). An interrupt does, also within a piece (test:
+//! `an_interrupt_ends_a_check_in_a_piece_and_between_two`).
 //!
 //! Statements continue while files are compared with the records, and a file that is reported belongs to nothing,
 //! whatever happened meanwhile (test: `no_statement_makes_a_file_look_unowned`): a tablespace first belongs to a
@@ -57,7 +58,7 @@ use crate::{
     error::{Owner, Result},
     ids::{PageId, PageNo, SpaceId},
     page::{Page, blank},
-    sync::Arc,
+    sync::{Arc, LongWork},
     txn::{
         EntryForm,
         trx::{
@@ -143,14 +144,14 @@ pub(crate) fn check(engine: &Engine, piece: usize) -> Result<CheckReport> {
             let whole = TableTree { owner: Owner::Unknown, tree, has_all_rows: true };
             pieces.timed(|pieces| pieces.check_next(report, &[whole], rest))
         })
-    });
+    })?;
     // One limit for all waits for rollbacks together.
     let until = engine.env.now() + engine.transactions.lock_wait();
     for (name, table) in engine.catalog.tables() {
         let left = until.saturating_sub(engine.env.now());
         background_rollback::await_progressing_rollbacks(&engine.transactions, table.space(), left);
         Pieces::new(engine, piece)
-            .run(&mut report, |pieces, report| check_some(engine, &name, pieces, report, &mut named));
+            .run(&mut report, |pieces, report| check_some(engine, &name, pieces, report, &mut named))?;
     }
     named.extend(engine.transactions.streams().spaces());
     check_files(engine, &mut report, &named)?;
@@ -234,7 +235,7 @@ fn check_files(engine: &Engine, report: &mut CheckReport, named: &BTreeSet<Space
     for id in &files {
         let live = engine.pool.space(*id).filter(|space| !space.is_dropped());
         if let Some(space) = live.filter(|space| space.durability() == Durability::Logged) {
-            check_pages(engine, report, &space, &mut |_| true);
+            check_pages(engine, report, &space, &mut |_| true)?;
         }
     }
     files.retain(|id| !named.contains(id));
@@ -295,19 +296,22 @@ fn may_be_dropped(engine: &Engine, id: SpaceId) -> bool {
 
 /// Verifies the pages of a file. A page that is being written is read again. Calls `go_on` with the number of pages
 /// after some pages each. Returns `false` if that has ended it.
+///
+/// # Errors
+/// [`LockError::Interrupted`](crate::error::LockError::Interrupted).
 fn check_pages(
     engine: &Engine,
     report: &mut CheckReport,
     space: &Arc<Space>,
     go_on: &mut dyn FnMut(u64) -> bool,
-) -> bool {
+) -> Result<bool> {
     let file = FileName::Data(space.id());
     let page_size = engine.pool.page_size();
     let length = match engine.disk.len(file) {
         Ok(length) => length.unwrap_or(0),
         Err(error) => {
             report.finding(error.to_string());
-            return true;
+            return Ok(true);
         }
     };
     let words = blank(page_size);
@@ -324,14 +328,17 @@ fn check_pages(
         report.pages += 1;
         if let Err(error) = look(id).or_else(|_| engine.pool.between_writes(|| look(id))) {
             if space.is_dropped() {
-                return true;
+                return Ok(true);
             }
             report.finding(error.to_string());
         }
         let is_last = number + 1 == pages;
-        if (is_last || (number + 1).is_multiple_of(some)) && !go_on(u64::from(number % some + 1)) {
-            return false;
+        if is_last || (number + 1).is_multiple_of(some) {
+            LongWork::check()?;
+            if !go_on(u64::from(number % some + 1)) {
+                return Ok(false);
+            }
         }
     }
-    true
+    Ok(true)
 }

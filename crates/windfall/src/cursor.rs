@@ -15,6 +15,9 @@
 //! `a_snapshot_is_stable_while_rows_and_indexes_change`). So the rows that it returns between two seeks are of one
 //! snapshot (test: `a_seek_reads_again`), except at levels that read without a view. A locking cursor (`locking`) reads
 //! the newest version of each row (test: `a_locking_cursor_reads_the_newest_version_of_each_row`).
+//!
+//! An interrupt ends a move that passes over any number of entries (test:
+//! `an_interrupt_ends_a_move_over_many_entries`).
 
 mod filter;
 mod locking;
@@ -29,7 +32,7 @@ use crate::{
     keys::KeyRange,
     scope::{Inner, RowLock, Scope},
     store::Tree,
-    sync::{Arc, is_inside},
+    sync::{Arc, LongWork, is_inside},
     tree,
     txn::{
         EntryAndRow, EntryForm, EntryParts, FoundEntry, ReadView, Snapshot, Transactions, Visibility,
@@ -265,8 +268,8 @@ impl Cursor {
     /// # Errors
     /// The table was dropped or truncated; damage, I/O; the view was ended to limit undo
     /// ([`TransactionError::ViewEnded`](crate::error::TransactionError::ViewEnded)). In a transaction also its errors
-    /// ([`TransactionError`](crate::error::TransactionError)), and, if the cursor locks rows, a lock that is not
-    /// granted ([`LockError`](crate::error::LockError)).
+    /// ([`TransactionError`](crate::error::TransactionError)), an interrupt of a move over many entries, and, if the
+    /// cursor locks rows, a lock that is not granted ([`LockError`](crate::error::LockError)).
     pub fn seek(&mut self, to: Seek<'_>) -> Result<bool> {
         self.go(Move::To(to), Wanted::within(&|_| true))
     }
@@ -399,6 +402,7 @@ impl Cursor {
             _ => return Ok(None),
         }
         self.tree.space().check_live()?;
+        // They are those of one leaf: few enough for work that nothing interrupts.
         while let Some(header) = self.entries.ahead(up) {
             if !view.sees(header.trx) || header.is_overflow() && !header.is_deleted() {
                 break;
@@ -450,6 +454,7 @@ impl Cursor {
         );
         let on = to.on();
         let mut found = to.make(entries)?;
+        let mut work = LongWork::default();
         while found && wanted.is_within(entries.key()) {
             let Some(header) = entries.header() else { break };
             let is_seen = visibility.sees(header.trx);
@@ -457,6 +462,7 @@ impl Cursor {
                 match wanted.evaluate(entries.key(), entries.value())? {
                     Condition::Holds => {}
                     Condition::Fails => {
+                        work.step()?;
                         found = on.make(entries)?;
                         continue;
                     }
@@ -494,6 +500,7 @@ impl Cursor {
                     return Ok(false);
                 }
             }
+            work.step()?;
             found = on.make(entries)?;
         }
         Ok(false)

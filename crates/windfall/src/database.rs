@@ -640,9 +640,11 @@ impl Database {
     /// [`CheckReport::uncompared`].
     ///
     /// # Errors
-    /// The check itself cannot continue. Damage that it finds is not an error: it is in the report.
+    /// The check itself cannot continue; it was interrupted ([`Database::with_interrupt`]). Damage that it finds is not
+    /// an error: it is in the report.
     pub fn check(&self) -> Result<CheckReport> {
         self.engine.check_open()?;
+        let _interruptible = self.interruptible();
         check::check(&self.engine, usize::MAX)
     }
 
@@ -661,6 +663,7 @@ impl Database {
     /// As [`Database::check`].
     pub fn check_live(&self) -> Result<CheckReport> {
         self.engine.check_open()?;
+        let _interruptible = self.interruptible();
         check::check(&self.engine, check::CHECK_PAGES_PER_STEP)
     }
 

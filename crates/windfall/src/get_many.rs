@@ -12,6 +12,7 @@
 use crate::{
     error::Result,
     scope::{Inner, RowLock, Scope},
+    sync::LongWork,
     table::Table,
     tx_table::{Access, TxTable},
     txn::{Visibility, locks::RowMode},
@@ -69,8 +70,9 @@ impl Values {
         order.clear();
         order.extend(0..keys.len());
         order.sort_unstable_by_key(|place| keys[*place].as_ref());
-        let mut rows = 0;
+        let (mut rows, mut work) = (0, LongWork::default());
         for place in order {
+            work.step()?;
             if read(keys[*place].as_ref(), value)? {
                 places[*place] = Some((bytes.len(), bytes.len() + value.len()));
                 bytes.extend_from_slice(value);

@@ -1,16 +1,17 @@
-//! Handles that interrupt the waits of transactions and statements.
+//! Handles that interrupt the calls of transactions and statements.
 //!
-//! **Purpose.** A session that waits is ended from outside: by another thread, which knows neither the transaction nor
-//! what it waits for. The handle exists before the transaction has an id, and serves any number of transactions and
-//! statements.
+//! **Purpose.** A session that waits, or works for long, is ended from outside: by another thread, which knows neither
+//! the transaction nor what it waits for. The handle exists before the transaction has an id, and serves any number of
+//! transactions and statements.
 //!
-//! **Invariants.** Only waits are ended, and each call then fails as after a timeout: it has changed nothing, and its
-//! transaction continues (test: `an_interrupted_transaction_continues`). The end of a transaction, and a rollback, are
-//! not interrupted (test: `an_interrupt_does_not_keep_a_transaction_from_its_end`).
+//! **Invariants.** A call whose wait is ended fails as after a timeout: it has changed nothing, and its transaction
+//! continues (test: `an_interrupted_transaction_continues`). So does a call that passes over many entries (test:
+//! `an_interrupt_ends_a_move_over_many_entries`). The end of a transaction, and a rollback, are not interrupted (test:
+//! `an_interrupt_does_not_keep_a_transaction_from_its_end`).
 
 use crate::sync::{Arc, Interrupt, Interruptible};
 
-/// Interrupts the waits of the transactions and statements that have this handle
+/// Interrupts the calls of the transactions and statements that have this handle
 /// ([`Transaction::interrupt_handle`](crate::Transaction::interrupt_handle),
 /// [`Database::with_interrupt`](crate::Database::with_interrupt)). Clones are the same handle. It may be used from any
 /// thread, and does not wait.
@@ -19,13 +20,23 @@ use crate::sync::{Arc, Interrupt, Interruptible};
 /// - those of a call in a transaction: for locks of rows, ranges and tables; for space in the log and the undo log,
 ///   before a change; and, before a change, for the builder of a new index;
 /// - those of a DDL statement: for transactions and background rollbacks that use its tables, and for other statements
-///   with one of its names. A statement that adds an index ends between two rows.
+///   with one of its names.
+///
+/// It ends this work, with the same error, once in a thousand steps or so if it lasts until then:
+/// - the move of a cursor or range over entries that are deleted, invisible or not wanted, also in an index, and also
+///   if the move locks rows: these stay locked, and the cursor is not positioned afterwards;
+/// - a read of many rows by their keys, and of a version that has been replaced many times since;
+/// - a statement that adds an index or creates a table from rows: between two rows, and while it sorts, merges and
+///   writes what it has collected;
+/// - [`Database::check`](crate::Database::check) and [`Database::check_live`](crate::Database::check_live).
+///   [`Table::check`](crate::Table::check) is ended by its callback, which may return `!handle.is_set()`.
 ///
 /// It ends none of these: the wait for a single call that is changing the same row, or that is inside a table whose
 /// definition a statement changes, until that call is done; the lookup of a name that a statement is changing; the wait
 /// until a commit is durable; commit, rollback and the end of a statement; and calls outside of transactions.
 ///
-/// A call that a source of a value or rows makes while it is asked counts as a part of the call that asks it.
+/// A call that a source of a value or rows makes while it is asked counts as a part of the call that asks it. So does
+/// one that a condition on entries makes.
 #[derive(Clone, Debug, Default)]
 pub struct InterruptHandle(Arc<Interrupt>);
 
@@ -36,12 +47,13 @@ impl InterruptHandle {
     }
 
     /// Ends the waits in progress, and sets the handle: until [`InterruptHandle::clear`] every call that would have to
-    /// wait fails instead.
+    /// wait, or would work for long, fails instead.
     pub fn interrupt(&self) {
         self.0.interrupt();
     }
 
-    /// Withdraws the interrupt: calls wait again. Waits that were in progress at the interrupt have ended, or will end.
+    /// Withdraws the interrupt: calls wait again, and long work continues unless it has ended already. Waits that were
+    /// in progress at the interrupt have ended, or will end.
     pub fn clear(&self) {
         self.0.clear();
     }

@@ -7,7 +7,10 @@
 
 use core::{fmt, time::Duration};
 
-use crate::{ids::TrxId, sync::Arc};
+use crate::{
+    ids::TrxId,
+    sync::{Arc, Interrupted},
+};
 
 /// Why a lock was not granted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -27,9 +30,19 @@ pub enum LockError {
     /// Transactions waited for each other in a cycle, and this one was chosen as the deadlock victim.
     #[error("a deadlock: this transaction and {0} wait for each other: it was rolled back, begin it again")]
     Deadlock(Blockers),
-    /// Another thread interrupted the wait.
-    #[error("the wait was interrupted: the transaction is unchanged, and may continue or be rolled back")]
+    /// Another thread interrupted the call: a wait, or work that takes long.
+    #[error(
+        "another thread interrupted the call, which has changed nothing: repeat it once the interrupt is withdrawn, or \
+         roll back"
+    )]
     Interrupted,
+}
+
+#[doc(hidden)]
+impl From<Interrupted> for LockError {
+    fn from(_: Interrupted) -> Self {
+        Self::Interrupted
+    }
 }
 
 fn busy(blockers: &Blockers) -> String {

@@ -1,15 +1,18 @@
-//! Interrupts of the waits of a thread's calls.
+//! Interrupts of a thread's calls.
 //!
 //! **Purpose.** A call may wait for others: for locks, names, space. Another thread ends its waits by an [`Interrupt`],
 //! which it must not have to look for: the calls of a session or transaction make theirs that of their thread
-//! ([`Interrupt::enter`]), and each wait that can be interrupted asks for it ([`InterruptibleWait`]).
+//! ([`Interrupt::enter`]), and each wait that can be interrupted asks for it ([`InterruptibleWait`]). So does work that
+//! takes long without a wait, from time to time ([`LongWork`]).
 //!
 //! **Invariants.** A wait in progress when the interrupt comes is ended, even if the interrupt is withdrawn at once
 //! (test: `an_interrupt_ends_the_wait_in_progress_although_it_is_withdrawn`). A wait that begins later is ended until
 //! the interrupt is withdrawn (test: `an_interrupt_lasts_until_it_is_withdrawn`). No interrupt is lost between the
 //! check of a wait and the wait (test: `an_interrupted_wait_ends`): a wait first registers what wakes it and then
 //! checks for the interrupt, and an interrupt is first set and then wakes what is registered. With calls within calls
-//! the interrupt of the innermost one that has any applies (test: `the_innermost_interrupt_applies`).
+//! the interrupt of the innermost one that has any applies (test: `the_innermost_interrupt_applies`). Long work is
+//! ended within [`LongWork::STEPS`] steps of an interrupt that lasts (test:
+//! `an_interrupt_ends_long_work_until_it_is_withdrawn`).
 
 use core::{cell::RefCell, fmt};
 
@@ -96,9 +99,45 @@ impl Interrupt {
         CURRENT.with(|current| current.borrow().clone())
     }
 
-    /// Returns whether this thread's calls are interrupted now: for work that takes long without a wait.
+    /// Returns whether this thread's calls are interrupted now: for work that takes long without a wait. [`LongWork`]
+    /// asks for it between short steps.
     pub fn is_current_set() -> bool {
         CURRENT.with(|current| current.borrow().as_ref().is_some_and(|interrupt| interrupt.is_set()))
+    }
+}
+
+/// The calls of this thread are interrupted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interrupted;
+
+/// Work without a wait, of any number of short steps, that the interrupt of its thread's calls ends.
+#[derive(Debug, Default)]
+pub struct LongWork {
+    steps: u32,
+}
+
+impl LongWork {
+    /// It looks for the interrupt once in so many steps: work of fewer ones costs an addition for each, and is not
+    /// ended.
+    pub const STEPS: u32 = 1024;
+
+    /// Counts a step.
+    ///
+    /// # Errors
+    /// [`Interrupted`]: the work must end.
+    #[inline]
+    pub fn step(&mut self) -> Result<(), Interrupted> {
+        self.steps = self.steps.wrapping_add(1);
+        if self.steps.is_multiple_of(Self::STEPS) { Self::check() } else { Ok(()) }
+    }
+
+    /// Looks for the interrupt now.
+    ///
+    /// # Errors
+    /// [`Interrupted`]: the work must end.
+    #[cold]
+    pub fn check() -> Result<(), Interrupted> {
+        if Interrupt::is_current_set() { Err(Interrupted) } else { Ok(()) }
     }
 }
 
@@ -215,6 +254,24 @@ mod tests {
             assert_eq!(interrupt.waits.lock().len(), 1);
         }
         assert!(interrupt.waits.lock().is_empty());
+    }
+
+    #[test]
+    fn an_interrupt_ends_long_work_until_it_is_withdrawn() {
+        let interrupt = Arc::new(Interrupt::default());
+        let all = |work: &mut LongWork| (0..LongWork::STEPS).try_for_each(|_| work.step());
+        interrupt.interrupt();
+        let mut work = LongWork::default();
+        assert_eq!(all(&mut work), Ok(()), "it is that of no call of this thread");
+        let _entered = interrupt.enter();
+        assert_eq!(
+            (1..LongWork::STEPS).try_for_each(|_| work.step()),
+            Ok(()),
+            "it looks once in so many steps"
+        );
+        assert_eq!((work.step(), LongWork::check()), (Err(Interrupted), Err(Interrupted)));
+        interrupt.clear();
+        assert_eq!((all(&mut work), LongWork::check()), (Ok(()), Ok(())));
     }
 
     #[test]

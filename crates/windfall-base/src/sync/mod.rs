@@ -32,7 +32,7 @@ pub use event::Event;
 pub use gate::{Closed, CountedInside, Entered, Gate, Gated, Inside, is_inside, is_nested};
 pub use holders::Watchdog;
 use holders::{HeldObject, HoldNote};
-pub use interrupt::{Interrupt, Interruptible, InterruptibleWait, Wake};
+pub use interrupt::{Interrupt, Interrupted, Interruptible, InterruptibleWait, LongWork, Wake};
 pub use lock::{Held, Mutex, MutexGuard, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard, as_another_thread};
 pub use machine::atomic;
 pub use machine::thread_local;

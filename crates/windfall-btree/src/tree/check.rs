@@ -20,6 +20,7 @@ use crate::{
     error::Result,
     ids::{PageNo, TrxId},
     page::{self, Node, Page},
+    sync::LongWork,
 };
 
 /// The result of a check of an undamaged tree.
@@ -69,6 +70,7 @@ struct Rest {
 struct Piece {
     seen: PageSet,
     most: usize,
+    work: LongWork,
 }
 
 impl Piece {
@@ -116,20 +118,21 @@ impl<S: PageStore> Tree<S> {
     /// the path to one leaf. Returns whether the walk has reached the end of the tree.
     ///
     /// # Errors
-    /// As [`Tree::check`].
+    /// As [`Tree::check`]; [`LockError::Interrupted`](crate::error::LockError::Interrupted). The walk cannot continue
+    /// then.
     pub fn check_piece(&self, walk: &mut Walk, left: &mut usize) -> Result<bool> {
         if !self.is_rooted()? {
             return Ok(true);
         }
         let words = page::blank(self.store.page_size());
         let copy = Page::new(&words);
-        let mut piece = Piece { seen: PageSet::default(), most: *left };
+        let mut piece = Piece { seen: PageSet::default(), most: *left, work: LongWork::default() };
         let from = core::mem::take(&mut walk.next);
         let mut rest = walk.rest.take();
         let mut has_ended = true;
         let mut open = vec![Visit { page: PageNo::ROOT, level: None, lower: Vec::new(), upper: None }];
         while let Some(visit) = open.pop() {
-            self.claim(visit.page, &mut piece.seen)?;
+            self.claim(visit.page, &mut piece)?;
             copy.copy_from(self.store.share(&self.space, visit.page, Access::Scan)?.page());
             let node = page::validate(copy).map_err(|what| self.damaged(visit.page, what))?;
             let (mut lower, mut upper) = (Vec::new(), Vec::new());
@@ -187,8 +190,9 @@ impl<S: PageStore> Tree<S> {
         Ok(has_ended)
     }
 
-    fn claim(&self, page: PageNo, seen: &mut PageSet) -> Result<()> {
-        if seen.insert(page) { Ok(()) } else { Err(self.damaged(page, "it is reached twice")) }
+    fn claim(&self, page: PageNo, piece: &mut Piece) -> Result<()> {
+        piece.work.step()?;
+        if piece.seen.insert(page) { Ok(()) } else { Err(self.damaged(page, "it is reached twice")) }
     }
 
     /// Checks the entries of a leaf from a slot on; of the entry with the key of `begun` only the rest of its value.
@@ -262,7 +266,7 @@ impl<S: PageStore> Tree<S> {
                     self.damaged(rest.next, "it is not the page of the overflow chain that was expected")
                 );
             };
-            self.claim(rest.next, &mut piece.seen)?;
+            self.claim(rest.next, piece)?;
             pages += 1;
             report.overflow += 1;
             rest.length += link.len as u64;

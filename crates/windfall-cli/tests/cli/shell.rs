@@ -238,7 +238,11 @@ fn a_wait_is_interrupted() {
     assert_eq!(printed.code, 1, "{}", printed.err);
     let err: Vec<&str> = printed.err.lines().collect();
     assert_eq!(err.len(), 3, "{}", printed.err);
-    assert!(err[0].starts_with("windfall: line 6: session b: the wait was interrupted"), "{}", printed.err);
+    assert!(
+        err[0].starts_with("windfall: line 6: session b: another thread interrupted the call"),
+        "{}",
+        printed.err
+    );
     assert!(
         err[1].ends_with("there is no session b that waits for a lock: `waits` lists those that do"),
         "{}",

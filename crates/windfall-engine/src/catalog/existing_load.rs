@@ -24,7 +24,7 @@ use super::{
 use crate::{
     error::{Error, Owner, Result, SchemaError},
     store::Tree,
-    sync::Arc,
+    sync::{Arc, LongWork},
     system::Change,
     tablespace::CounterKind,
     tree::Seek,
@@ -54,8 +54,9 @@ impl fmt::Debug for TableLoad<'_> {
 /// Returns whether a tree has no live row.
 fn is_empty(clustered: &Tree) -> Result<bool> {
     let mut cursor = clustered.cursor();
-    let mut more = cursor.seek(Seek::First)?;
+    let (mut more, mut work) = (cursor.seek(Seek::First)?, LongWork::default());
     while more {
+        work.step()?;
         if cursor.header().is_some_and(|header| !header.is_deleted()) {
             return Ok(false);
         }

@@ -6,7 +6,8 @@
 //!
 //! **Invariants.** A key occurs only once in a run (checked by `catalog/runs.rs::drain`); equal keys of several runs
 //! are returned one after the other (test: `a_refused_load_leaves_nothing`). A run is dropped when it is no longer read
-//! (by type).
+//! (by type). An interrupt ends a sort before it begins, and in its writes and merges (test:
+//! `an_interrupt_ends_a_sort_before_it_and_in_its_writes_and_merges`).
 
 use core::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -18,7 +19,7 @@ use crate::{
     ids::SpaceId,
     page::EntryHeader,
     store::Tree,
-    sync::Arc,
+    sync::{Arc, LongWork},
     tree::{
         Cursor,
         hash::{HashBudget, TreeHash},
@@ -161,6 +162,7 @@ impl<P: Payload> Runs<P> {
             self.memory.len(),
             self.bytes
         );
+        LongWork::check()?;
         self.memory.sort_unstable();
         if let Some(pair) = self.memory.windows(2).find(|pair| pair[0].0 == pair[1].0) {
             return Err(duplicate_key(&pair[0].0, None));
@@ -171,7 +173,9 @@ impl<P: Payload> Runs<P> {
             pool: self.pool.clone(),
         };
         let mut loader = run.tree.bulk_load(RUN_FILL_PERCENT)?;
+        let mut work = LongWork::default();
         for (key, payload) in self.memory.drain(..) {
+            work.step()?;
             let (header, value) = payload.entry();
             loader.push(&key, header, value)?;
         }
@@ -186,6 +190,7 @@ impl<P: Payload> Runs<P> {
     /// # Errors
     /// Damage, I/O, and the errors of `take`.
     pub(super) fn drain(&mut self, mut take: impl FnMut(Vec<u8>, P) -> Result<()>) -> Result<()> {
+        LongWork::check()?;
         self.memory.sort_unstable();
         self.bytes = 0;
         let runs = core::mem::take(&mut self.spilled);
@@ -195,7 +200,9 @@ impl<P: Payload> Runs<P> {
         for (n, source) in sources.iter_mut().enumerate() {
             heads.extend(source.next()?.map(|entry| Reverse((entry, n))));
         }
+        let mut work = LongWork::default();
         while let Some(Reverse(((key, payload), n))) = heads.pop() {
+            work.step()?;
             let next = sources[n].next()?;
             debug_assert!(
                 next.as_ref().is_none_or(|(after, _)| match &sources[n] {
@@ -212,5 +219,87 @@ impl<P: Payload> Runs<P> {
             "a drain has left entries in memory"
         );
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use windfall_sim::{SimulatedDisk, SimulatedEnv};
+
+    use super::*;
+    use crate::{
+        engine::test_engine::open,
+        error::{Error, LockError},
+        options::Options,
+        sync::Interrupt,
+    };
+
+    const ENTRIES: u32 = 3 * LongWork::STEPS;
+
+    fn is_interrupted(done: &Result<()>) -> bool {
+        matches!(done, Err(Error::Lock(LockError::Interrupted)))
+    }
+
+    /// An entry that sets an interrupt when it is written.
+    #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+    struct Setting(bool);
+
+    static OF_WRITES: std::sync::OnceLock<Arc<Interrupt>> = std::sync::OnceLock::new();
+
+    impl Payload for Setting {
+        fn bytes(&self) -> usize {
+            0
+        }
+
+        fn entry(&self) -> (EntryHeader, &[u8]) {
+            if self.0 {
+                OF_WRITES.get().unwrap().interrupt();
+            }
+            (EntryHeader::default(), &[])
+        }
+
+        fn of(_: EntryHeader, _: &[u8]) -> Self {
+            Self(false)
+        }
+    }
+
+    #[test]
+    fn an_interrupt_ends_a_sort_before_it_and_in_its_writes_and_merges() {
+        let options = Options::default().page_size(4096).buffer_pool_size(512 * 4096).log_size(4 << 20);
+        let engine = open(&SimulatedDisk::new(1), Arc::new(SimulatedEnv::new(1)), &options);
+        let space = || engine.transactions.ids().space().unwrap();
+        let interrupt = OF_WRITES.get_or_init(Arc::default).clone();
+        let _entered = interrupt.enter();
+        let filled = |setting: Option<u32>| {
+            let mut runs = Runs::new(engine.pool.clone());
+            let payload = |n| Setting(Some(n) == setting);
+            (0..ENTRIES).for_each(|n| runs.push(n.to_be_bytes().to_vec(), payload(n)));
+            runs
+        };
+        // Set before, and while a run is written.
+        assert!(is_interrupted(&filled(Some(10)).spill(space())));
+        assert!(interrupt.is_set());
+        assert!(is_interrupted(&filled(None).spill(space())));
+        let mut taken = 0;
+        let drained = filled(None).drain(|_, _| {
+            taken += 1;
+            Ok(())
+        });
+        assert!(is_interrupted(&drained) && taken == 0);
+        interrupt.clear();
+        // While two runs are merged.
+        let mut runs = filled(None);
+        runs.spill(space()).unwrap();
+        (ENTRIES..2 * ENTRIES).for_each(|n| runs.push(n.to_be_bytes().to_vec(), Setting(false)));
+        runs.spill(space()).unwrap();
+        let merged = runs.drain(|_, _| {
+            taken += 1;
+            if taken == 10 {
+                interrupt.interrupt();
+            }
+            Ok(())
+        });
+        assert!(is_interrupted(&merged));
+        assert!((10..=LongWork::STEPS).contains(&taken), "{taken} entries");
     }
 }

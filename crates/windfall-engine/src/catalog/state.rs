@@ -227,11 +227,15 @@ impl Catalog {
         Ok(self.names.lock_names(names, options.until)?)
     }
 
+    fn lock_name_uninterrupted<'a>(&'a self, name: &'a str) -> MetadataLock<'a> {
+        let _uninterrupted = Interrupt::leave();
+        self.names.lock_names(&[name], None).expect("it waits as long as it takes")
+    }
+
     /// Runs something on a table while no statement and no row call uses the table. Returns `None` if there is no table
     /// of this name.
     pub fn alone<T>(&self, name: &str, run: impl FnOnce(&Table) -> T) -> Option<T> {
-        let _uninterrupted = Interrupt::leave();
-        let metadata_lock = self.names.lock_names(&[name], None).expect("it waits as long as it takes");
+        let metadata_lock = self.lock_name_uninterrupted(name);
         let table = metadata_lock.table(name)?;
         let _closed = table.gate().close();
         Some(run(table))
@@ -245,10 +249,9 @@ impl Catalog {
         hint: &str,
         run: impl FnOnce(&Arc<str>) -> T,
     ) -> Option<T> {
-        let _uninterrupted = Interrupt::leave();
         let mut name: Arc<str> = hint.into();
         loop {
-            let metadata_lock = self.names.lock_names(&[&name], None).expect("it waits as long as it takes");
+            let metadata_lock = self.lock_name_uninterrupted(&name);
             if metadata_lock.has(&name, table) {
                 let _closed = table.gate().close();
                 return Some(run(&name));

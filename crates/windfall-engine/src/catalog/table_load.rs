@@ -34,7 +34,7 @@ use crate::{
     log::LOG_OVERHEAD_BYTES,
     page::EntryHeader,
     store::Tree,
-    sync::Arc,
+    sync::{Arc, LongWork},
     tablespace,
     tree::{Parts, overflow::VALUE_BYTES_MAX},
     txn::{
@@ -104,6 +104,7 @@ impl Catalog {
         filled.add(&schema);
         let mut loader = TableLoader::new(self, name, schema.clone(), order);
         for row in rows {
+            LongWork::check()?;
             let (key, value) = row?;
             loader.push(key, value, None)?;
         }

@@ -26,11 +26,11 @@ use super::{CheckReport, CheckedTree};
 use crate::{
     buffer::Space,
     engine::Engine,
-    error::{CorruptError, Error, Owner, Result},
+    error::{CorruptError, Error, LockError, Owner, Result},
     ids::{Lsn, PageNo, SpaceId, pages_of},
     page::{Access, PageType},
     store::Tree,
-    sync::{Arc, Event},
+    sync::{Arc, Event, LongWork},
     tablespace,
     tree::{PageSet, Walk},
     txn::trx::quiesce::Quiesced,
@@ -68,6 +68,8 @@ pub(super) struct Pieces<'a> {
     purged: bool,
     /// The suspects of the last piece.
     suspects: Vec<Suspect>,
+    /// Whether an interrupt has ended the walk along a tree.
+    is_interrupted: bool,
 }
 
 /// The progress of the check of a tree.
@@ -121,20 +123,31 @@ impl<'a> Pieces<'a> {
             blocked_for: Duration::ZERO,
             purged: true,
             suspects,
+            is_interrupted: false,
         }
     }
 
     /// Checks piece after piece, until one reports that it was the last.
+    ///
+    /// # Errors
+    /// [`LockError::Interrupted`]: not everything was examined.
     pub(super) fn run(
         mut self,
         report: &mut CheckReport,
         mut piece: impl FnMut(&mut Self, &mut CheckReport) -> bool,
-    ) {
-        while !piece(&mut self, report) {
+    ) -> Result<()> {
+        loop {
+            let is_last = piece(&mut self, report);
+            if self.is_interrupted {
+                return Err(LockError::Interrupted.into());
+            }
             self.report_suspects(report);
+            if is_last {
+                return Ok(());
+            }
+            LongWork::check()?;
             self.pause();
         }
-        self.report_suspects(report);
     }
 
     /// Returns the number of pages, and allocation maps, that were examined so far.
@@ -194,11 +207,18 @@ impl<'a> Pieces<'a> {
             let stage = self.check_piece_of(report, table_tree, stage, &mut left, &mut counts);
             let stage = stage.unwrap_or_else(|error| {
                 report.finding(match error {
+                    Error::Lock(LockError::Interrupted) => {
+                        self.is_interrupted = true;
+                        return Stage::Ended;
+                    }
                     Error::Corrupt(CorruptError::Structure { .. }) => error.of(|_| owner.clone()).to_string(),
                     error => format!("{}: {error}", owner.tree(id)),
                 });
                 Stage::Ended
             });
+            if self.is_interrupted {
+                break;
+            }
             has_ended &= matches!(stage, Stage::Ended);
             self.trees.insert(id, stage);
         }
@@ -215,6 +235,7 @@ impl<'a> Pieces<'a> {
         );
         // Counts of different times are not compared.
         if self.so_far == 1
+            && !self.is_interrupted
             && let Some(((table @ Owner::Table(_), rows), indexes)) = counts.split_first()
         {
             let differing = indexes.iter().filter(|(_, entries)| entries != rows);

@@ -86,7 +86,7 @@ impl Table {
             let is_last = done.unwrap_or(true);
             report.cancelled = !is_dropped && !may_go_on(&mut progress, examined - before);
             is_last || report.cancelled
-        });
+        })?;
         for id in &named {
             let Some(space) = engine.pool.space(*id).filter(|space| !space.is_dropped()) else {
                 continue;
@@ -95,7 +95,7 @@ impl Table {
                 break;
             }
             let verified =
-                check_pages(engine, &mut report, &space, &mut |pages| may_go_on(&mut progress, pages));
+                check_pages(engine, &mut report, &space, &mut |pages| may_go_on(&mut progress, pages))?;
             report.cancelled = !verified;
             report_missing(engine, &mut report, *id)?;
         }

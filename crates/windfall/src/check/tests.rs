@@ -10,10 +10,10 @@ use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
 
 use super::*;
 use crate::{
-    Isolation, TableChanges, Transaction, TransactionOptions,
+    InterruptHandle, Isolation, TableChanges, Transaction, TransactionOptions,
     database::{Database, IndexOptions, TableOptions},
     env::{Env, Next, WorkerClass},
-    error::Error,
+    error::{Error, LockError},
     options::Options,
     page::PageType,
     store::Tree,
@@ -61,7 +61,16 @@ fn lose_a_page(db: &Database, table: &str, kind: PageType) {
 }
 
 /// Checks a table and runs `between` during each piece; returns the report.
-fn check_with_hook(db: &Database, table: &str, piece: usize, mut between: impl FnMut()) -> CheckReport {
+fn check_with_hook(db: &Database, table: &str, piece: usize, between: impl FnMut()) -> CheckReport {
+    try_check_with_hook(db, table, piece, between).unwrap()
+}
+
+fn try_check_with_hook(
+    db: &Database,
+    table: &str,
+    piece: usize,
+    mut between: impl FnMut(),
+) -> Result<CheckReport> {
     let (mut report, mut named) = (CheckReport::default(), BTreeSet::new());
     Pieces::new(&db.engine, piece).run(&mut report, |pieces, report| {
         block_table(&db.engine, &table.into(), pieces, &mut named, |pieces, trees, rest| {
@@ -69,8 +78,43 @@ fn check_with_hook(db: &Database, table: &str, piece: usize, mut between: impl F
             as_another_thread(&mut between);
             pieces.check_piece(report, trees, rest)
         })
-    });
-    report
+    })?;
+    Ok(report)
+}
+
+/// In the middle of a tree that is checked in one piece, and between two pieces.
+#[test]
+fn an_interrupt_ends_a_check_in_a_piece_and_between_two() {
+    let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+    let db = open(&disk, &env);
+    let table = db.create_table("t", indexed()).unwrap();
+    for n in 0..2 * LongWork::STEPS {
+        table.put(&n.to_be_bytes(), &[n as u8; 1300]).unwrap();
+    }
+    let handle = InterruptHandle::new();
+    let _interruptible = handle.enter();
+    for (piece, ends_at) in [(usize::MAX, 1), (CHECK_PAGES_PER_STEP, 2)] {
+        for withdraws in [true, false] {
+            let mut pieces = 0;
+            let done = try_check_with_hook(&db, "t", piece, || {
+                pieces += 1;
+                if pieces == ends_at {
+                    handle.interrupt();
+                    if withdraws {
+                        handle.clear();
+                    }
+                }
+            });
+            if withdraws {
+                assert_eq!(done.unwrap().findings, Vec::<String>::new());
+                assert!(pieces > ends_at || piece == usize::MAX);
+            } else {
+                assert!(matches!(done, Err(Error::Lock(LockError::Interrupted))), "{done:?}");
+                assert_eq!(pieces, ends_at);
+            }
+            handle.clear();
+        }
+    }
 }
 
 #[test]

@@ -39,6 +39,7 @@ use crate::{
     keys::KeyRange,
     scope::{Inner, RowCall, RowLock, Scope, TableKind},
     store::Tree,
+    sync::LongWork,
     txn::{
         EntryForm, Stop, Trx,
         locks::{RowMode, TableMode},
@@ -126,6 +127,7 @@ impl Cursor {
         }
         let on = to.on();
         let mut found = self.step_locked(scope, inner, to)?;
+        let mut work = LongWork::default();
         while found && wanted.is_within(self.entries.key()) {
             if !is_index || !self.has_left(scope, inner) {
                 let before = self.evaluate_unlocked(scope, inner, wanted)?;
@@ -146,6 +148,7 @@ impl Cursor {
                     }
                 }
             }
+            work.step()?;
             found = self.step_locked(scope, inner, on)?;
         }
         Ok(false)

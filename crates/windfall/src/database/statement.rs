@@ -12,6 +12,7 @@ use crate::{
     catalog::{Catalog, DdlOptions},
     error::Result,
     interrupt::InterruptHandle,
+    sync::Interruptible,
 };
 
 impl Database {
@@ -46,8 +47,8 @@ impl Database {
         Self { statement_wait: Some(at_most), ..self.clone() }
     }
 
-    /// Returns a handle of the same database whose DDL statements, and the transactions that it begins, are interrupted
-    /// by this handle: one for each session of a server, for instance.
+    /// Returns a handle of the same database whose DDL statements and checks, and the transactions that it begins, are
+    /// interrupted by this handle: one for each session of a server, for instance.
     ///
     /// ```
     /// # fn main() -> windfall::Result<()> {
@@ -76,9 +77,15 @@ impl Database {
         Self { interrupt: Some(interrupt.clone()), ..self.clone() }
     }
 
+    /// Makes the calls of this thread those that the interrupt of this handle ends, if it has one, until the guard is
+    /// dropped.
+    pub(crate) fn interruptible(&self) -> Option<Interruptible> {
+        self.interrupt.as_ref().map(InterruptHandle::enter)
+    }
+
     /// Runs a DDL statement, with the options of one that begins now.
     pub(crate) fn statement<T>(&self, run: impl FnOnce(&Catalog, DdlOptions) -> Result<T>) -> Result<T> {
-        let _interruptible = self.interrupt.as_ref().map(InterruptHandle::enter);
+        let _interruptible = self.interruptible();
         let until = self.statement_wait.map(|at_most| self.engine.env.now().saturating_add(at_most));
         run(&self.engine.catalog, DdlOptions { flush: self.engine.flush_mode(), until })
     }

@@ -17,6 +17,7 @@ mod guard;
 mod index_only;
 mod interrupts;
 mod lock_owners;
+mod long_work;
 mod made_entries;
 mod observed_waits;
 mod open_statements;

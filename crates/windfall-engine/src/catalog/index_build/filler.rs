@@ -30,7 +30,7 @@ use crate::{
     mtr::Mtr,
     page::EntryHeader,
     store::Tree,
-    sync::{Arc, Closed, Interrupt},
+    sync::{Arc, Closed, LongWork},
     tree::{Room, Seek},
     txn::{
         StatementLock,
@@ -172,9 +172,7 @@ impl<'a, 'f> IndexFiller<'a, 'f> {
 
     /// Returns an error if the database has stopped, or the statement is interrupted.
     fn check_continues(&self) -> Result<()> {
-        if Interrupt::is_current_set() {
-            return Err(LockError::Interrupted.into());
-        }
+        LongWork::check()?;
         self.catalog.pool.context().health.check()
     }
 
@@ -352,6 +350,7 @@ impl<'a, 'f> IndexFiller<'a, 'f> {
     /// Applies at most this many of the noted entries. Returns how many it applied.
     fn apply_some(&self, most: usize) -> Result<usize> {
         self.row_log.check_notes()?;
+        LongWork::check()?;
         let noted = self.row_log.take_some(most);
         for note in &noted {
             if let Some(key) = self.maker.key_of_note(note)? {

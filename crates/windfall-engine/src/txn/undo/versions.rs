@@ -27,7 +27,7 @@ use crate::{
     ids::{SpaceId, TrxId},
     page::EntryHeader,
     store::Tree,
-    sync::Arc,
+    sync::{Arc, LongWork},
     tree::overflow::OverflowReader,
     txn::mvcc::{
         Active, ReadView, Visibility,
@@ -191,7 +191,9 @@ impl Versions {
         visibility: Visibility<'_>,
         mut note: impl FnMut(&[Touch]),
     ) -> Result<Option<EntryHeader>> {
+        let mut work = LongWork::default();
         while !visibility.sees(header.trx) {
+            work.step()?;
             if !header.has_undo() {
                 return Ok(None);
             }

@@ -12,7 +12,7 @@ use crate::{
     env::RealEnv,
     error::{DiskError, Error, LockError, SchemaError, TransactionError, UsageError},
     sync::{
-        Arc, Mutex, Rank,
+        Arc, LongWork, Mutex, Rank,
         atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
         work::{self, Work},
     },
@@ -103,6 +103,44 @@ fn changes_that_are_faster_than_the_index_build_wait_for_room() {
             built.unwrap_or_else(|error| panic!("{what}: {error}"));
             acting.join().unwrap();
         });
+        assert!(rows_by_index(&table).unwrap() == rows_of(&table).unwrap(), "{what}");
+        assert_eq!(db.check().unwrap().findings, Vec::<String>::new(), "{what}");
+    }
+}
+
+/// The handle is set when the rows were read, at an entry that is loaded, put or merged, and with notes that are
+/// applied.
+#[test]
+fn an_interrupt_ends_an_index_build_after_its_last_row() {
+    const ROWS: u64 = 3000;
+    // The bounds of entries and of notes, and the place at which the handle is set, after so many rows.
+    for (what, entries, notes, after) in [
+        ("a load", usize::MAX, usize::MAX, 100),
+        ("a merge of runs", 20_000, usize::MAX, 100),
+        ("entries that are put", usize::MAX, 0, 100),
+        ("notes", usize::MAX, usize::MAX, ROWS + 1),
+    ] {
+        let disk = SimulatedDisk::new(1);
+        let (db, _env) = open(&disk, 1).unwrap();
+        let table = filled(&db, ROWS, u64::MAX).unwrap();
+        db.engine().catalog.pause.set_bounds(entries, notes);
+        let handle = InterruptHandle::new();
+        let (setter, ends) = (handle.clone(), Arc::new(AtomicU64::new(0)));
+        let last = ends.clone();
+        at_places(&db, move |place| {
+            last.store(place as u64, SeqCst);
+            if place as u64 == ROWS + after {
+                setter.interrupt();
+            }
+        });
+        let built = db.with_interrupt(&handle).create_index("t", "i", index(true));
+        db.engine().catalog.pause.clear();
+        assert!(matches!(built, Err(Error::Lock(LockError::Interrupted))), "{what}: {built:?}");
+        let ended = ends.load(SeqCst) - ROWS - after;
+        assert!(ended < u64::from(LongWork::STEPS), "{what}: it ends {ended} entries later");
+        handle.clear();
+        assert!(table.index("i").is_err());
+        db.with_interrupt(&handle).create_index("t", "i", index(true)).unwrap();
         assert!(rows_by_index(&table).unwrap() == rows_of(&table).unwrap(), "{what}");
         assert_eq!(db.check().unwrap().findings, Vec::<String>::new(), "{what}");
     }
