@@ -468,7 +468,8 @@ impl Database {
 
     /// Drops a table. Waits for transactions that have locked the table ([`Database::with_ddl_timeout`]), by a change
     /// or a locking read, and for row calls in progress. Plain readers, cursors and read views do not delay it. From
-    /// now on, calls on its handles return [`Error::TableDropped`](crate::error::Error::TableDropped).
+    /// now on, calls on its handles return [`Error::TableDropped`](crate::error::Error::TableDropped). In the middle of
+    /// a transaction that has changed the table, [`DdlGroup::commit_in`](crate::DdlGroup::commit_in) drops it.
     ///
     /// # Errors
     /// There is no table of this name; transactions on it have not ended in time

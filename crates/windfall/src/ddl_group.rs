@@ -6,14 +6,24 @@
 //! **Invariants.** Nothing happens before the commit: a group that is dropped, or refused, has changed nothing (test:
 //! `a_group_that_is_refused_has_changed_nothing`). All of a committed group is visible and durable at once (tests:
 //! `a_group_is_visible_as_one_step`, `groups_crash_at_every_operation`, `an_alteration_crashes_at_every_operation`).
+//!
+//! A group in the name of a transaction is no part of it: no rollback undoes the group, and whatever ends the
+//! transaction, by request or by a crash, finds the rest of its changes as it has left them (tests:
+//! `a_statement_in_the_name_of_a_transaction_is_not_undone_and_leaves_its_other_changes`,
+//! `a_statement_in_the_name_of_a_transaction_crashes_at_every_operation`). Changes in a tree that the group has dropped
+//! are passed over by rollback and purge (test: `rows_of_a_dropped_table_are_passed_over`). The group is a call of the
+//! transaction: no other call of it is in progress meanwhile (test:
+//! `a_statement_in_the_name_of_a_transaction_that_cannot_have_one_is_refused`).
 
 use tracing::debug;
 
 use crate::{
     catalog::{self, DdlStatement, DropReport},
     database::{Database, TableOptions},
-    error::Result,
+    error::{Result, TransactionError},
+    sync::Arc,
     tablespace::CounterKind,
+    transaction::Transaction,
 };
 
 /// Changes of a table, for [`Database::alter_table`] and [`DdlGroup::alter_table`]. They take effect in the order of
@@ -222,9 +232,71 @@ impl DdlGroup {
         let Self { db, statements } = self;
         db.engine.check_open()?;
         let report = db.statement(|catalog, ddl| catalog.run_group(&statements, ddl))?;
+        Ok(Self::committed(&statements, report))
+    }
+
+    /// As [`DdlGroup::commit`], in the name of an open transaction, which may have changed and locked the tables: its
+    /// own locks are not waited for, those of all others are. So `CREATE TABLE ... SELECT` drops its table when it has
+    /// failed, in the middle of the transaction that has filled it.
+    ///
+    /// The statements are not a part of the transaction: they are committed and durable when the call returns, and no
+    /// rollback, to a savepoint or of all, undoes them. What the transaction has changed in a table or index that they
+    /// drop, or a table that they truncate, is gone, whether it commits or rolls back; rows in a renamed or altered
+    /// table are committed and rolled back as before. The transaction keeps its other locks, and its savepoints and
+    /// statement in progress. Its cursors on a dropped or truncated table fail as those of others do, and if it has a
+    /// read view from before, it reads a truncated table no more ([`TransactionError::TableChanged`]).
+    ///
+    /// All waits together last as long as [`Database::with_ddl_timeout`] says for the database of this group, else as
+    /// long as the transaction waits for locks; also the wait for another statement, which may itself be waiting for
+    /// this transaction. The call is interrupted as the transaction is ([`Transaction::interrupt_handle`]); if that has
+    /// no handle, by that of the database ([`Database::with_interrupt`]).
+    ///
+    /// An index cannot be added in the name of a transaction: [`Database::create_index`] waits for the end of all that
+    /// have changed the table.
+    ///
+    /// # Errors
+    /// As [`DdlGroup::commit`]. Nothing has changed then, and the transaction goes on, except after a deadlock
+    /// ([`LockError::Deadlock`]), which rolls it back. Another call of the transaction is in progress; it is read-only,
+    /// is prepared or has ended; it belongs to another database.
+    ///
+    /// # Examples
+    /// ```
+    /// # fn main() -> windfall::Result<()> {
+    /// # let folder = std::env::temp_dir().join(format!("windfall-ddl-in-{}", std::process::id()));
+    /// # let db = windfall::Database::open(&folder, windfall::Options::default().buffer_pool_size(16 << 20))?;
+    /// use windfall::{TableOptions, TransactionOptions};
+    ///
+    /// let trx = db.begin(TransactionOptions::default());
+    /// let copy = db.create_table("copy", TableOptions::default())?;
+    /// trx.table(&copy).insert(b"1", b"a row")?;
+    /// let mut undo = db.ddl();
+    /// undo.drop_table("copy");
+    /// undo.commit_in(&trx)?; // `drop_table` alone would wait for the transaction
+    /// trx.commit()?;
+    /// # db.close()?;
+    /// # std::fs::remove_dir_all(folder).ok();
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// [`LockError::Deadlock`]: crate::error::LockError::Deadlock
+    /// [`TransactionError::TableChanged`]: crate::error::TransactionError::TableChanged
+    pub fn commit_in(self, transaction: &Transaction) -> Result<DropReport> {
+        let Self { db, statements } = self;
+        let scope = &*transaction.scope;
+        if !Arc::ptr_eq(&scope.engine, &db.engine) {
+            return Err(TransactionError::OtherDatabase.into());
+        }
+        let report = db.statement_in(scope, |catalog, lock_owner, ddl| {
+            catalog.run_group_for(&statements, lock_owner, ddl)
+        })?;
+        Ok(Self::committed(&statements, report))
+    }
+
+    fn committed(statements: &[DdlStatement], report: DropReport) -> DropReport {
         assert!(report.trees == 0 || report.lsn.is_some(), "trees were dropped without a record in the log");
         let lsn = report.lsn.map(|lsn| lsn.0);
         debug!(statements = statements.len(), trees = report.trees, lsn, "a group of statements");
-        Ok(report)
+        report
     }
 }

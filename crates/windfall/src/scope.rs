@@ -34,6 +34,7 @@ use smallvec::SmallVec;
 
 use self::statement::{SavepointNumbers, SetSavepoints, Statements};
 use crate::{
+    catalog::{Catalog, DdlOptions},
     engine::Engine,
     error::{Error, LockError, Owner, Result, TransactionError},
     ids::{Lsn, SpaceId, TrxId},
@@ -49,7 +50,7 @@ use crate::{
     transaction::{Isolation, LockWaitPolicy, TransactionOptions},
     txn::{
         ReadView, Rules, Savepoint, Stop, Suspended, Trx, Visibility,
-        locks::{LockRequest, LockTimeout, LockWait, OwnerOptions, RowMode, TableMode, Waits},
+        locks::{LockOwner, LockRequest, LockTimeout, LockWait, OwnerOptions, RowMode, TableMode, Waits},
         row,
         trx::prepared::Prepared,
     },
@@ -318,6 +319,27 @@ impl Scope {
     /// Returns how long a call waits for a lock.
     pub(crate) fn lock_timeout(&self) -> LockTimeout {
         LockTimeout::of(self.lock_wait.get().unwrap_or_else(|| self.engine.lock_wait()))
+    }
+
+    /// Runs DDL statements in the name of the transaction, as a call of it: with its lock owner, and the time that they
+    /// may wait. Its own locks do not block them.
+    pub(crate) fn run_statement<T>(
+        &self,
+        wait: Option<Duration>,
+        run: impl FnOnce(&Catalog, &Arc<LockOwner>, DdlOptions) -> Result<T>,
+    ) -> Result<T> {
+        self.check_may_change()?;
+        let engine = &*self.engine;
+        self.call(|inner| {
+            let lock_owner = self.running(inner).lock_owner()?;
+            // Another statement may hold a name and wait for this transaction: no wait is without a limit.
+            let wait = wait.or_else(|| self.lock_wait.get()).unwrap_or_else(|| engine.lock_wait());
+            let until = Some(engine.env.now().saturating_add(wait));
+            let done = run(&engine.catalog, &lock_owner, DdlOptions { flush: engine.flush_mode(), until });
+            // Tables may have other trees now: the next call on each requests its lock again.
+            inner.tables.clear();
+            done
+        })
     }
 
     /// Changes the lock timeout of its calls; `None` is that of the database.

@@ -122,7 +122,7 @@ impl Blockers {
         self.own.map_or_else(String::new, |trx| {
             format!(
                 ". The last call of transaction {trx} was made by this thread: if this one belongs to it, make it on \
-                 `Transaction::table`; a statement on a table needs the end of that transaction"
+                 `Transaction::table`, and a statement on a table by `DdlGroup::commit_in`"
             )
         })
     }

@@ -11,7 +11,8 @@
 //! while lookups find the old meanings (test: `a_group_hides_its_names_only_while_it_commits`). What a group holds
 //! counts as held by a drop if the group drops trees (test: `only_statements_that_drop_trees_are_drops`). A crash
 //! leaves all of a group or nothing (test: `groups_crash_at_every_operation`). A table that is created and dropped by
-//! one group never exists (test: `statements_of_a_group_see_earlier_ones`).
+//! one group never exists (test: `statements_of_a_group_see_earlier_ones`). A group in the name of a transaction waits
+//! for all others (test: `a_statement_in_the_name_of_a_transaction_waits_for_all_others`).
 
 use smallvec::SmallVec;
 
@@ -33,6 +34,7 @@ use crate::{
     sync::{Arc, work},
     system::Change,
     tablespace::CounterKind,
+    txn::locks::LockOwner,
 };
 
 /// A statement of a group.
@@ -214,6 +216,7 @@ impl<'t> Planned<'t> {
             filled: &self.filled,
             numbers: &self.numbers,
             records: &mut self.records,
+            in_name_of: None,
         }
     }
 }
@@ -422,10 +425,29 @@ impl Catalog {
     /// [`SchemaError`] for the names, as they are after the statements before; errors of the log. Nothing has changed
     /// then.
     pub fn run_group(&self, statements: &[DdlStatement], options: DdlOptions) -> Result<DropReport> {
-        DropReport::counted(|| self.try_group(statements, options))
+        DropReport::counted(|| self.try_group(statements, None, options))
     }
 
-    fn try_group(&self, statements: &[DdlStatement], options: DdlOptions) -> Result<Dropped> {
+    /// As [`Catalog::run_group`], in the name of a transaction: its own locks on the tables are not waited for, and its
+    /// changes in trees that are dropped are not rolled back, because there is nothing to roll back.
+    ///
+    /// # Errors
+    /// As [`Catalog::run_group`]; after a deadlock the transaction must roll back.
+    pub fn run_group_for(
+        &self,
+        statements: &[DdlStatement],
+        transaction: &Arc<LockOwner>,
+        options: DdlOptions,
+    ) -> Result<DropReport> {
+        DropReport::counted(|| self.try_group(statements, Some(transaction), options))
+    }
+
+    fn try_group(
+        &self,
+        statements: &[DdlStatement],
+        in_name_of: Option<&Arc<LockOwner>>,
+        options: DdlOptions,
+    ) -> Result<Dropped> {
         let names: SmallVec<[&str; 4]> = statements.iter().flat_map(DdlStatement::names).collect();
         let mut locked = self.lock_names(&names, options)?;
         let mut drafts = Drafts::new(self, &locked);
@@ -434,7 +456,7 @@ impl Catalog {
         if planned.records.is_empty() {
             return Ok(Dropped::NOTHING);
         }
-        let plan = planned.plan();
+        let plan = Plan { in_name_of, ..planned.plan() };
         let _drop = plan.drops_trees().then(work::DropScope::begin);
         let done = self.carry_out(&locked, plan, options)?;
         let Planned { created, meanings, .. } = planned;

@@ -4,11 +4,12 @@
 //! log with all their records, and then the same in memory.
 //!
 //! **Invariants.** Before anything changes, every name of the statement is locked, and the gates of the tables that end
-//! or get another record are closed, after the transactions with locks on them have ended (checked by
-//! `catalog/statement.rs::close_gates`). In memory all tables are changed before the first gate opens, and all gates
-//! are open, or closed permanently, before the first name is published (test: `a_group_is_visible_as_one_step`). So a
-//! thread that has seen a part of the statement finds all of it. New names are announced to listings after all waits
-//! for calls and transactions (test: `a_group_hides_its_names_only_while_it_commits`).
+//! or get another record are closed, after the transactions with locks on them have ended, except that in the name of
+//! which the statement runs (checked by `catalog/statement.rs::close_gates`). In memory all tables are changed before
+//! the first gate opens, and all gates are open, or closed permanently, before the first name is published (test:
+//! `a_group_is_visible_as_one_step`). So a thread that has seen a part of the statement finds all of it. New names are
+//! announced to listings after all waits for calls and transactions (test:
+//! `a_group_hides_its_names_only_while_it_commits`).
 //!
 //! The locks are taken in an order that excludes deadlocks of statements: the names sorted, with one acquisition
 //! (checked by `catalog/names.rs::take`); then the tables in the lock table, which detects cycles with transactions
@@ -36,7 +37,7 @@ use crate::{
     sync::{Arc, Closed, atomic::Ordering::SeqCst},
     system::Change,
     tablespace::CounterKind,
-    txn::StatementLock,
+    txn::{StatementLock, locks::LockOwner},
 };
 
 /// A statement's list of up to this many trees is on the stack. Directly after many tables were freed, a request for
@@ -61,6 +62,8 @@ pub(super) struct Plan<'a, 't> {
     pub(super) numbers: &'a [NextNumber<'t>],
     /// The changes of records that make all of it durable. They must not be used again.
     pub(super) records: &'a mut [Change],
+    /// The transaction in the name of which it is carried out, if there is one: its own locks block nothing.
+    pub(super) in_name_of: Option<&'a Arc<LockOwner>>,
 }
 
 /// A table that ends or gets another record.

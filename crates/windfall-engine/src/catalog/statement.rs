@@ -32,7 +32,10 @@ use crate::{
     },
     system::Change,
     tablespace,
-    txn::{StatementLock, locks::TableMode},
+    txn::{
+        StatementLock,
+        locks::{LockOwner, TableMode},
+    },
 };
 
 /// The maximum number of log bytes of a ceiling.
@@ -125,8 +128,11 @@ impl Catalog {
         }
         let closing = || plan.closing.iter().map(|closing| closing.table);
         let all = || closing().chain(plan.moved.iter().copied());
-        let mut lock =
-            if self.are_locked(all()) { Some(self.lock_out(metadata_lock, all(), options)?) } else { None };
+        let mut lock = if self.are_locked(all()) {
+            Some(self.lock_out(metadata_lock, all(), plan.in_name_of, options)?)
+        } else {
+            None
+        };
         loop {
             let closed = Gate::close_all(closing().map(Table::gate));
             debug_assert!(
@@ -139,7 +145,7 @@ impl Catalog {
                 return Ok((closed, lock));
             }
             drop(closed);
-            lock = Some(self.lock_out(metadata_lock, all(), options)?);
+            lock = Some(self.lock_out(metadata_lock, all(), plan.in_name_of, options)?);
         }
     }
 
@@ -148,18 +154,30 @@ impl Catalog {
         self.transactions.lock_manager().is_any_table_locked(tables.map(Table::space))
     }
 
-    /// Waits for the transactions that have locked tables under this statement's metadata lock, and then locks these
-    /// tables exclusively.
+    /// Waits for the transactions that have locked tables under this statement's metadata lock, except that in the name
+    /// of which it runs, and then locks these tables exclusively.
     #[cold]
     fn lock_out<'c, 't>(
         &'c self,
         metadata_lock: &MetadataLock<'_>,
-        tables: impl Iterator<Item = &'t Table>,
+        tables: impl Iterator<Item = &'t Table> + Clone,
+        in_name_of: Option<&Arc<LockOwner>>,
         options: DdlOptions,
     ) -> Result<StatementLock<'c>> {
         metadata_lock.downgrade();
-        let spaces = tables.map(Table::space);
-        let lock = self.transactions.lock_tables(spaces, TableMode::Exclusive, self.wait_left(options))?;
+        let spaces = tables.clone().map(Table::space);
+        let wait = self.wait_left(options);
+        let lock = match in_name_of {
+            None => self.transactions.lock_tables(spaces, TableMode::Exclusive, wait)?,
+            Some(owner) => {
+                let trees = |table: &Table| {
+                    table.with_schema(|schema| {
+                        schema.trees().map(|tree| tree.space().clone()).collect::<Vec<_>>()
+                    })
+                };
+                self.transactions.lock_tables_for(owner, spaces, tables.flat_map(trees).collect(), wait)?
+            }
+        };
         metadata_lock.upgrade();
         Ok(lock)
     }

@@ -3,7 +3,8 @@
 //! **Purpose.** A handle of a database has its own timeout and interrupt for the statements that are made with it.
 //!
 //! **Invariants.** Every DDL statement is run by [`Database::statement`] (test:
-//! `an_interrupt_ends_the_waits_of_every_statement`).
+//! `an_interrupt_ends_the_waits_of_every_statement`), or in the name of a transaction by [`Database::statement_in`]
+//! (test: `a_statement_in_the_name_of_a_transaction_is_interrupted`).
 
 use core::time::Duration;
 
@@ -12,7 +13,9 @@ use crate::{
     catalog::{Catalog, DdlOptions},
     error::Result,
     interrupt::InterruptHandle,
-    sync::Interruptible,
+    scope::Scope,
+    sync::{Arc, Interruptible},
+    txn::locks::LockOwner,
 };
 
 impl Database {
@@ -88,5 +91,16 @@ impl Database {
         let _interruptible = self.interruptible();
         let until = self.statement_wait.map(|at_most| self.engine.env.now().saturating_add(at_most));
         run(&self.engine.catalog, DdlOptions { flush: self.engine.flush_mode(), until })
+    }
+
+    /// Runs a DDL statement in the name of a transaction, which gets the lock owner of that.
+    pub(crate) fn statement_in<T>(
+        &self,
+        scope: &Scope,
+        run: impl FnOnce(&Catalog, &Arc<LockOwner>, DdlOptions) -> Result<T>,
+    ) -> Result<T> {
+        // If the transaction has an interrupt of its own, that applies.
+        let _interruptible = self.interruptible();
+        scope.run_statement(self.statement_wait, run)
     }
 }

@@ -8,6 +8,7 @@ mod calls;
 mod changed_env;
 mod conditions;
 mod crowds;
+mod ddl_in_transactions;
 mod duplicates;
 mod durability;
 mod ends;

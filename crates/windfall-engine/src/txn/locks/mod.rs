@@ -8,7 +8,9 @@
 //!
 //! **Invariants.**
 //! - A lock is held until its transaction ends, except for a row lock that is released earlier
-//!   ([`LockManager::release_row`]), or downgraded ([`LockManager::downgrade_row`]) (test: `behaves_as_its_rules`).
+//!   ([`LockManager::release_row`]), or downgraded ([`LockManager::downgrade_row`]) (test: `behaves_as_its_rules`), and
+//!   for the locks of a statement in the name of a transaction, and in tablespaces that it has dropped (test:
+//!   `the_locks_after_a_statement_are_those_before_it`).
 //! - A waiter holds no latch and no ranked lock (checked by `sync/lock.rs::take`), and waits for one lock at a time
 //!   (checked by `locks/owner.rs::begin_wait`). No thread waits while holding the mutex of the table (test:
 //!   `a_background_step_may_end_a_wait_in_a_simulation`). Its rank is that of a leaf, so calls that do not wait may be
@@ -66,6 +68,7 @@ mod tests;
 use core::ops::Bound;
 
 pub use metrics::{LockMetrics, WAIT_CLASSES};
+pub(crate) use mode::Modes;
 pub use mode::{RowMode, TableMode};
 pub use observer::{LockParty, LockWaitObserver, ObservedWait, SharedObserver, WaitOutcome};
 pub use owner::{CallStart, Inserter, LockOwner, OwnerOptions};
@@ -288,6 +291,22 @@ impl LockManager {
     /// Downgrades the lock on one row to at most this mode, before the transaction ends; `None` releases it.
     pub(crate) fn downgrade_row(&self, me: &LockOwner, row: &RowName, to: Option<RowMode>) {
         self.step(|table| table.downgrade_row(me, row, to));
+    }
+
+    /// Returns the modes in which a lock owner holds a table.
+    pub(crate) fn table_modes(&self, me: &LockOwner, space: SpaceId) -> Modes {
+        self.table.lock().table_modes(me, space)
+    }
+
+    /// Sets the lock on a table back to what it was before ([`LockManager::table_modes`]).
+    pub(crate) fn restore_table(&self, me: &LockOwner, space: SpaceId, before: Modes) {
+        self.step(|table| table.restore_table(me, space, before));
+    }
+
+    /// Releases all locks of a transaction in a tablespace that was dropped, before the transaction ends, a bounded
+    /// number of rows at a time.
+    pub(crate) fn release_space(&self, me: &LockOwner, space: SpaceId) {
+        while !self.step(|table| table.release_space(me, space, ROWS_PER_STEP)) {}
     }
 
     /// Ends a transaction: releases all its locks, a bounded number of rows at a time, and grants them to the next

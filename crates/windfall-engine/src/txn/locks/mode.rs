@@ -91,7 +91,7 @@ impl fmt::Display for RowMode {
 
 /// A set of modes. A transaction that holds a table in shared mode and changes rows of it itself has two.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Modes(u8);
+pub(crate) struct Modes(u8);
 
 impl From<TableMode> for Modes {
     fn from(mode: TableMode) -> Self {

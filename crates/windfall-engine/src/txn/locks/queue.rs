@@ -156,6 +156,21 @@ impl LockQueue {
         is_stronger
     }
 
+    /// Sets the lock back to these modes, which the transaction had before it was granted further ones.
+    pub(super) fn restore(&mut self, trx: TrxId, before: Modes) {
+        let held = self.held_by(trx);
+        debug_assert!(
+            before.iter().all(|mode| held.cover(mode)),
+            "a lock is set back to a mode that it lacks"
+        );
+        if before.is_empty() {
+            self.release(trx);
+        } else if let Ok(at) = self.holders.binary_search_by_key(&trx, |(trx, _)| *trx) {
+            self.holders[at].1 = before;
+        }
+        debug_assert!(self.held_by(trx) == before, "{trx} holds other modes than those that were set back");
+    }
+
     /// Grants the lock to all waiters that nothing blocks any more.
     pub(super) fn grant_waiters(&mut self, mut served: impl FnMut(TrxId)) {
         let mut passed = Modes::default();
@@ -356,6 +371,22 @@ mod tests {
         assert!(queue.held_by(trx(1)).cover(Shared) && !queue.held_by(trx(1)).cover(Exclusive));
         assert!(!queue.downgrade(trx(5), Shared), "it holds nothing");
         assert_eq!((served_after(&mut queue, 2), served_after(&mut queue, 1)), (vec![], vec![3]));
+    }
+
+    #[test]
+    fn a_lock_that_is_set_back_blocks_no_more_than_before() {
+        let mut queue = LockQueue::default();
+        assert!(queue.try_grant(trx(1), IntentionExclusive) && queue.try_grant(trx(1), Shared));
+        let before = queue.held_by(trx(1));
+        assert!(queue.try_grant(trx(1), Exclusive));
+        queue.enqueue(trx(2), IntentionShared, 1);
+        queue.restore(trx(1), before);
+        let mut served = Vec::new();
+        queue.grant_waiters(|trx| served.push(trx.0));
+        assert_eq!((served, queue.held_by(trx(1))), (vec![2], before));
+        queue.restore(trx(1), Modes::default());
+        assert!(queue.try_grant(trx(2), Exclusive));
+        queue.restore(trx(3), Modes::default());
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use smallvec::SmallVec;
 
 use super::{
-    mode::{RowMode, TableMode},
+    mode::{Modes, RowMode, TableMode},
     owner::{Inserter, LockOwner, LockOwners, Wait},
     queue::{LockQueue, Place},
     ranges::Ranges,
@@ -338,6 +338,17 @@ impl SpaceLocks {
             }
             self.serve_row(key, owners);
         }
+    }
+
+    /// Returns the modes in which a transaction holds the table.
+    pub(super) fn table_modes(&self, trx: TrxId) -> Modes {
+        self.table.held_by(trx)
+    }
+
+    /// Sets the lock of a transaction on the table back to what it was before.
+    pub(super) fn restore_table(&mut self, trx: TrxId, before: Modes, owners: &mut LockOwners) {
+        self.table.restore(trx, before);
+        self.serve_table(owners);
     }
 
     /// Releases the locks of a transaction here, at most `rows` row locks: the table lock last, because it covers the

@@ -16,7 +16,7 @@ use rustc_hash::FxBuildHasher;
 
 use super::{
     metrics::LockMetrics,
-    mode::RowMode,
+    mode::{Modes, RowMode},
     observer::{LockParty, ObservedWait},
     owner::{Inserter, LockOwner, LockOwners, OwnerState},
     request::{Deadlock, HeldLock, Lock, LockRequest, RowName, Waiting},
@@ -283,6 +283,32 @@ impl LockTable {
             "transaction {} has downgraded {row}, and holds it in a stronger mode",
             me.id()
         );
+    }
+
+    /// Returns the modes in which a lock owner holds a table.
+    pub(super) fn table_modes(&self, me: &LockOwner, space: SpaceId) -> Modes {
+        self.spaces.get(&space).map_or_else(Modes::default, |space| space.table_modes(me.id()))
+    }
+
+    /// Sets the lock on a table back to what it was before.
+    pub(super) fn restore_table(&mut self, me: &LockOwner, space: SpaceId, before: Modes) {
+        self.in_space(space, |space, owners| space.restore_table(me.id(), before, owners));
+    }
+
+    /// Releases at most `rows` row locks of an owner that goes on, in one tablespace, and the locks that go with them.
+    /// Returns whether it has none left there.
+    pub(super) fn release_space(&mut self, me: &LockOwner, id: SpaceId, mut rows: usize) -> bool {
+        debug_assert!(!me.has_ended(), "{:?} has ended and has no locks", me.id());
+        let is_done = self.in_space(id, |space, owners| space.release(me.id(), &mut rows, owners));
+        if is_done && let Some(owner) = self.owners.get_mut(me.id()) {
+            owner.spaces.remove(&id);
+        }
+        debug_assert!(
+            !is_done || self.spaces.get(&id).is_none_or(|space| space.held_by(me.id()) == 0),
+            "{:?} has released a tablespace and holds locks in it",
+            me.id()
+        );
+        is_done
     }
 
     /// Releases at most `rows` row locks of a transaction, and the locks that go with them. Returns whether it has none

@@ -43,7 +43,7 @@ impl LockManager {
         wanted: LockRequest,
         began: Duration,
     ) -> Result<Option<EnqueuedWait<'a>>, LockError> {
-        let enqueued = self.step(|table| {
+        let enqueued = self.step(|table| -> Result<_, LockError> {
             let is_granted = table.grant_or_enqueue(me, wanted, began)?;
             Ok((!is_granted).then(|| table.take_report(me)))
         })?;

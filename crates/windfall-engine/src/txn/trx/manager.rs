@@ -6,8 +6,11 @@
 //!
 //! **Invariants.** A statement is not a transaction and has no changes: its lock owner has a number of its own (checked
 //! by `mvcc/active.rs::number`), and its locks are released when its guard is dropped (test:
-//! `a_statement_waits_only_for_transactions_that_have_changed_its_table`). When lock waits are ended because the
-//! database has stopped or is being closed, every waiter gets the reason (test:
+//! `a_statement_waits_only_for_transactions_that_have_changed_its_table`). A statement in the name of a transaction has
+//! the lock owner of that transaction, and so waits for all others and not for itself (test:
+//! `a_statement_in_the_name_of_a_transaction_waits_for_all_others`). After it the transaction has its locks of before,
+//! and none in a tablespace that the statement has dropped (test: `the_locks_after_a_statement_are_those_before_it`).
+//! When lock waits are ended because the database has stopped or is being closed, every waiter gets the reason (test:
 //! `a_wait_for_a_lock_gets_an_error_when_the_database_is_closed_or_stops`).
 
 use core::time::Duration;
@@ -24,7 +27,7 @@ use crate::{
     system::SystemTree,
     txn::{
         locks::{
-            LockManager, LockOwner, LockRequest, LockTimeout, LockWait, OwnerOptions, SharedObserver,
+            LockManager, LockOwner, LockRequest, LockTimeout, LockWait, Modes, OwnerOptions, SharedObserver,
             TableMode, Waits, key_latch::KeyLatches,
         },
         mvcc::{
@@ -81,11 +84,33 @@ pub struct Transactions {
 pub struct StatementLock<'a> {
     locks: &'a LockManager,
     lock_owner: Arc<LockOwner>,
+    /// What the owner had before, if it is a transaction.
+    of_transaction: Option<LocksBefore>,
+}
+
+/// The locks of a transaction before a statement in its name.
+#[derive(Debug)]
+struct LocksBefore {
+    tables: Vec<(SpaceId, Modes)>,
+    /// The trees of the tables.
+    trees: Vec<Arc<Space>>,
 }
 
 impl Drop for StatementLock<'_> {
     fn drop(&mut self) {
-        self.locks.end(&self.lock_owner);
+        let Some(LocksBefore { tables, trees }) = self.of_transaction.take() else {
+            self.locks.end(&self.lock_owner);
+            return;
+        };
+        // Otherwise calls that wait for a lock there would learn only at the end of the transaction what is dropped.
+        for tree in trees.iter().filter(|tree| tree.is_dropped()) {
+            self.locks.release_space(&self.lock_owner, tree.id());
+        }
+        for (space, before) in tables {
+            if trees.iter().any(|tree| tree.id() == space && !tree.is_dropped()) {
+                self.locks.restore_table(&self.lock_owner, space, before);
+            }
+        }
     }
 }
 
@@ -246,7 +271,44 @@ impl Transactions {
     ) -> Result<StatementLock<'_>> {
         // A statement is not a transaction and has no changes. The number names it in lists and errors.
         let lock_owner = self.lock_manager.lock_owner(self.active.number()?);
-        let lock = StatementLock { locks: &self.lock_manager, lock_owner };
+        let lock = StatementLock { locks: &self.lock_manager, lock_owner, of_transaction: None };
+        self.lock_each(lock, spaces, mode, at_most)
+    }
+
+    /// As [`Transactions::lock_tables`], exclusively and in the name of a transaction: its own locks block nothing. At
+    /// the end it has the locks that it had before, except those in tablespaces that were dropped meanwhile: these are
+    /// released. `trees` are those of the tables.
+    ///
+    /// # Errors
+    /// As [`Transactions::lock_tables`]; after a deadlock the transaction must roll back.
+    pub(crate) fn lock_tables_for(
+        &self,
+        lock_owner: &Arc<LockOwner>,
+        spaces: impl IntoIterator<Item = SpaceId> + Clone,
+        trees: Vec<Arc<Space>>,
+        at_most: Duration,
+    ) -> Result<StatementLock<'_>> {
+        let held = |space| (space, self.lock_manager.table_modes(lock_owner, space));
+        let tables: Vec<_> = spaces.clone().into_iter().map(held).collect();
+        debug_assert!(
+            tables.iter().all(|(space, _)| trees.iter().any(|tree| tree.id() == *space)),
+            "a table is locked, and none of the trees is that of its rows"
+        );
+        let lock = StatementLock {
+            locks: &self.lock_manager,
+            lock_owner: lock_owner.clone(),
+            of_transaction: Some(LocksBefore { tables, trees }),
+        };
+        self.lock_each(lock, spaces, TableMode::Exclusive, at_most)
+    }
+
+    fn lock_each<'a>(
+        &self,
+        lock: StatementLock<'a>,
+        spaces: impl IntoIterator<Item = SpaceId>,
+        mode: TableMode,
+        at_most: Duration,
+    ) -> Result<StatementLock<'a>> {
         let began = self.now();
         for space in spaces {
             // The time limit is that of the statement, not of each of its tables.
@@ -289,7 +351,7 @@ impl Transactions {
         between: &mut dyn FnMut() -> Result<bool>,
     ) -> Result<StatementLock<'_>> {
         let lock_owner = self.lock_manager.lock_owner_with(self.active.number()?, OwnerOptions::VICTIM);
-        let lock = StatementLock { locks: &self.lock_manager, lock_owner };
+        let lock = StatementLock { locks: &self.lock_manager, lock_owner, of_transaction: None };
         let longest = self.lock_wait() / 4;
         let taken = self.lock_manager.acquire_yielding(&lock.lock_owner, space, at_most, longest, between);
         self.stop_reason(taken)?;
