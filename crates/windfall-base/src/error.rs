@@ -499,8 +499,9 @@ pub enum SchemaError {
         "table {0} has rows: only an empty table can be loaded, insert these rows or truncate the table first"
     )]
     NotEmpty(Arc<str>),
-    /// A load of a table whose definition has changed since the load began.
-    #[error("the definition of table {0} has changed since the load began: begin it again")]
+    /// A load of a table that was truncated, or whose definition has changed, or whose name has another table since the
+    /// load began.
+    #[error("table {0} was truncated, changed or replaced since the load began: begin the load again")]
     DefinitionChanged(Arc<str>),
 }
 

@@ -33,19 +33,21 @@ impl TableLoad<'_> {
     /// # Errors
     /// The key is not greater than the last, in a load of rows in order; the key, the value or an entry is too long; an
     /// entry is missing or wrong: the row is not added, and the load can go on. Any other error, such as a full disk:
-    /// every further call fails with [`UsageError::Incomplete`](crate::error::UsageError::Incomplete).
+    /// every further call fails with [`UsageError::Incomplete`](crate::error::UsageError::Incomplete). So does a key
+    /// that occurs twice among rows in any order, which is found here or by [`TableLoad::finish`].
     pub fn push(&mut self, key: &[u8], value: &[u8], entries: &[SuppliedChange<'_>]) -> Result<()> {
         self.database.engine.check_open()?;
         self.inner.push(key.to_vec(), value.to_vec(), Some(entries))
     }
 
     /// Gives the table the rows, as one step, with the durability of a commit. The statement waits for transactions
-    /// that have changed the table, as [`Database::truncate_table`] does, also for one of the calling thread.
+    /// that have locked or changed the table, as [`Database::truncate_table`] does, also for one of the calling thread
+    /// and for those that are rolled back in the background.
     ///
     /// # Errors
     /// Two rows have the same key, also in a unique index; two entries of different rows have the same bytes. The table
-    /// was dropped or renamed, its definition has changed, or it has rows of others. A lock timeout; I/O. The table is
-    /// as before then.
+    /// was dropped, renamed or truncated, its definition has changed, or it has rows of others. A lock timeout; I/O.
+    /// The table is as before then, and the rows are discarded: begin the load again.
     pub fn finish(self) -> Result<()> {
         let Self { database, name, inner } = self;
         database.engine.check_open()?;
@@ -118,7 +120,9 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// There is no such table, or it has rows, also such as are not committed; I/O.
+    /// There is no such table, or it has rows, also such as are not committed; I/O. Rows whose deletion is not
+    /// committed are found by [`TableLoad::finish`]. A table of which many rows were deleted is better truncated first:
+    /// the load reads all entries that purge has not removed yet, in the end while no call on the table continues.
     pub fn load_table(&self, name: &str) -> Result<TableLoad<'_>> {
         self.begin_load(name, Order::Ascending)
     }
@@ -146,8 +150,9 @@ impl Database {
         order: Order,
     ) -> Result<Table> {
         self.engine.check_open()?;
-        let table =
-            self.statement(|catalog, ddl| catalog.load_table(name, &options.definition, rows, order, ddl))?;
+        let table = self.statement(|catalog, ddl| {
+            catalog.create_loaded_table(name, &options.definition, rows, order, ddl)
+        })?;
         debug!(table = name, "created with its rows");
         Ok(Table::new(self.engine.clone(), name, table))
     }

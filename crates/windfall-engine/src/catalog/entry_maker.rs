@@ -5,7 +5,8 @@
 //! a row and the first bytes of its value.
 //!
 //! The function is called again for a row whenever that may have changed, possibly with the key latch of the row, so it
-//! must give the same entry for the same row and not call the database.
+//! must give the same entry for the same row. What it calls in the database counts as called from within a call on the
+//! table, and is refused if it would wait for one.
 //!
 //! **Invariants.** The function is called by the thread of the statement (by type). If it panics, the statement fails
 //! as with any other error, and the panic goes on afterwards (test: `a_function_that_panics_fails_an_index_build`).
@@ -24,7 +25,7 @@ use super::{
 use crate::{
     error::{CorruptError, Error, Owner, Result, SchemaError, UsageError},
     store::Tree,
-    sync::Arc,
+    sync::{Arc, CountedInside},
     txn::{
         EntryForm,
         row::{ENTRY_VALUE_MAX, Entry, SuppliedEntry, check_length},
@@ -134,6 +135,8 @@ impl<'a, 'f> EntryMaker<'a, 'f> {
         made.key.clear();
         made.payload.clear();
         made.may_repeat = false;
+        // The key latch of the row may be held.
+        let _counted = CountedInside::new();
         let is_in_index =
             catch_unwind(AssertUnwindSafe(|| make(row, value, made))).unwrap_or_else(|payload| {
                 *panic = Some(payload);
@@ -215,9 +218,11 @@ impl<'a, 'f> EntryMaker<'a, 'f> {
         CorruptError::Structure { owner: self.owner(), space: self.index.space, what }.into()
     }
 
-    /// Gives an error of entries that are collected or loaded its meaning: two equal ones are of different rows.
+    /// Gives an error of entries that are collected or loaded its meaning: two equal ones that the caller has supplied
+    /// are of different rows.
     pub(super) fn of_equal_entries(&self, error: Error) -> Error {
         match error {
+            error if self.index.form == EntryForm::Terminated => error,
             Error::Schema(SchemaError::DuplicateInputKey { .. })
             | Error::Usage(UsageError::KeysMustAscend) => {
                 UsageError::EntryOfOtherRow { owner: self.owner() }.into()

@@ -5,30 +5,35 @@
 //!
 //! **Invariants.** The table gets all rows in one step, or none (test:
 //! `a_crash_during_a_load_of_a_table_leaves_all_or_nothing`). When it gets them it is empty (test:
-//! `a_load_that_fails_leaves_the_table_as_it_was`), and no transaction has changed it (test:
-//! `a_load_waits_for_transactions_that_have_changed_the_table`). So no row of others is lost, and none that may be
-//! rolled back is in the old trees. Its counters continue (test: `numbers_continue_after_a_load`).
+//! `a_load_that_fails_leaves_the_table_as_it_was`), no transaction has changed it (test:
+//! `a_load_waits_for_transactions_that_have_changed_the_table`), and no change of it is still to be rolled back (test:
+//! `a_load_waits_for_rollbacks_in_the_background`). So no row of others is lost, nor one whose deletion is not
+//! committed. Its counters continue (test: `numbers_continue_after_a_load`).
 
 use core::fmt;
+
+use smallvec::SmallVec;
 
 use super::{
     ddl_options::DdlOptions,
     filled::Filled,
+    names::MetadataLock,
     plan::{Closing, NextNumber, Plan},
     record::{Metadata, TableRecord},
     state::{Catalog, new_space, no_table, record_key},
-    statement::DropReport,
+    statement::{DropReport, Dropped},
     table::Table,
     table_load::{Order, TableLoader},
 };
 use crate::{
     error::{Error, Owner, Result, SchemaError},
+    ids::SpaceId,
     store::Tree,
-    sync::{Arc, LongWork},
+    sync::{Arc, Closed, LongWork},
     system::Change,
     tablespace::CounterKind,
     tree::Seek,
-    txn::SuppliedChange,
+    txn::{StatementLock, SuppliedChange, trx::background_rollback},
 };
 
 /// A load of rows into an empty table. What was pushed is discarded unless the load is finished.
@@ -73,8 +78,9 @@ impl Catalog {
     pub fn begin_load(&self, name: &str, order: Order) -> Result<TableLoad<'_>> {
         let table = self.table(name)?;
         let mut record = {
-            let call = table.enter()?;
-            if !is_empty(&call.clustered)? {
+            let owned = |error: Error| error.of(|_| Owner::Table(name.into()));
+            let call = table.enter().map_err(owned)?;
+            if !is_empty(&call.clustered).map_err(owned)? {
                 return Err(SchemaError::NotEmpty(name.into()).into());
             }
             call.record.clone()
@@ -89,6 +95,37 @@ impl Catalog {
         let clustered = schema.clustered.clone();
         let loader = TableLoader::new(self, name, schema, order);
         Ok(TableLoad { catalog: self, name: name.into(), table, record, clustered, loader, filled })
+    }
+}
+
+impl Catalog {
+    /// As [`Catalog::close_gates`], of a table that no transaction has changed which is still to be rolled back: such
+    /// ones have no lock on the table.
+    fn close_clear_gates<'c, 't>(
+        &'c self,
+        metadata_lock: &MetadataLock<'_>,
+        plan: &Plan<'_, 't>,
+        space: SpaceId,
+        options: DdlOptions,
+    ) -> Result<(SmallVec<[Closed<'t>; 1]>, Option<StatementLock<'c>>)> {
+        loop {
+            let closed_and_lock = self.close_gates(metadata_lock, plan, options)?;
+            if self.transactions.rollbacks().are_clear_of(space) {
+                return Ok(closed_and_lock);
+            }
+            drop(closed_and_lock);
+            metadata_lock.downgrade();
+            background_rollback::await_rollbacks(
+                &self.transactions,
+                space,
+                self.wait_left(options),
+                &mut || {
+                    LongWork::check()?;
+                    Ok(false)
+                },
+            )?;
+            metadata_lock.upgrade();
+        }
     }
 }
 
@@ -108,24 +145,26 @@ impl TableLoad<'_> {
         self.loader.push(key, value, supplied)
     }
 
-    /// Gives the table the rows. Waits for transactions that have changed it.
+    /// Gives the table the rows. Waits for transactions that have locked or changed it, also for those that are rolled
+    /// back in the background.
     ///
     /// # Errors
     /// Two rows have one key, also in a unique index; the table was dropped or renamed, it has got rows, or its
-    /// definition has changed; a lock timeout; errors of the log. The table is unchanged then.
+    /// definition has changed; a lock timeout; errors of the log. The table is unchanged then, and the rows are
+    /// discarded.
     pub fn finish(self, options: DdlOptions) -> Result<DropReport> {
         let Self { catalog, name, table, record, clustered, loader, filled } = self;
-        if loader.rows() == 0 {
-            return Ok(DropReport::default());
-        }
+        let rows = loader.rows();
         loader.finish()?;
         DropReport::of(|| {
             let metadata_lock = catalog.lock_names(&[&name], options)?;
-            if !metadata_lock.has(&name, &table) {
-                return Err(no_table(&name).into());
-            }
-            if table.with_schema(|schema| schema.record.version + 1 != record.version) {
+            let Some(now) = metadata_lock.table(&name) else { return Err(no_table(&name).into()) };
+            let version = now.with_schema(|schema| schema.record.version);
+            if !Arc::ptr_eq(now, &table) || version + 1 != record.version {
                 return Err(SchemaError::DefinitionChanged(name.clone()).into());
+            }
+            if rows == 0 {
+                return Ok(Dropped::NOTHING);
             }
             let spaces: Vec<_> = filled.spaces().cloned().collect();
             let plan = Plan {
@@ -134,7 +173,7 @@ impl TableLoad<'_> {
                 closing: &mut [Closing { table: &table, record: Some(Box::new(record)) }],
                 ..Plan::default()
             };
-            let (closed, lock) = catalog.close_gates(&metadata_lock, &plan, options)?;
+            let (closed, lock) = catalog.close_clear_gates(&metadata_lock, &plan, table.space(), options)?;
             let owned = |error: Error| error.of(|_| Owner::Table(name.clone()));
             if !is_empty(&table.closed_schema(&closed[0]).clustered).map_err(owned)? {
                 return Err(SchemaError::NotEmpty(name.clone()).into());

@@ -41,6 +41,9 @@ pub(super) trait Payload: Ord {
     fn of(header: EntryHeader, value: &[u8]) -> Self;
 }
 
+/// The flag of an entry that may repeat, in a run of entries of a secondary tree. They have no overflow chains.
+const MAY_REPEAT: u16 = EntryHeader::OVERFLOW;
+
 /// The content of an entry of a secondary tree besides its key: its value, and whether a unique index accepts it
 /// whatever other rows have.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,37 +54,36 @@ pub(super) struct EntryTail {
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct RareTail {
-    /// One if the entry may repeat, else zero; then the value.
-    bytes: Vec<u8>,
+    value: Vec<u8>,
+    may_repeat: bool,
 }
 
 impl EntryTail {
     /// The tail of an entry with this value. `may_repeat` is to be set in a unique index only.
     pub(super) fn new(value: &[u8], may_repeat: bool) -> Self {
         let is_rare = may_repeat || !value.is_empty();
-        let rare = is_rare.then(|| Box::new(RareTail { bytes: [&[u8::from(may_repeat)], value].concat() }));
-        Self { rare }
+        Self { rare: is_rare.then(|| Box::new(RareTail { value: value.to_vec(), may_repeat })) }
     }
 
     /// Returns the value, and whether the entry may repeat.
     pub(super) fn parts(&self) -> (&[u8], bool) {
-        let rare = self.rare.as_ref().and_then(|rare| rare.bytes.split_first());
-        rare.map_or((&[], false), |(may_repeat, value)| (value, *may_repeat != 0))
+        self.rare.as_ref().map_or((&[], false), |rare| (&rare.value, rare.may_repeat))
     }
 }
 
 impl Payload for EntryTail {
     fn bytes(&self) -> usize {
-        self.rare.as_ref().map_or(0, |rare| size_of::<RareTail>() + rare.bytes.capacity())
+        self.rare.as_ref().map_or(0, |rare| size_of::<RareTail>() + rare.value.capacity())
     }
 
     fn entry(&self) -> (EntryHeader, &[u8]) {
-        (EntryHeader::default(), self.rare.as_ref().map_or(&[], |rare| &rare.bytes))
+        let (value, may_repeat) = self.parts();
+        let flags = if may_repeat { MAY_REPEAT } else { 0 };
+        (EntryHeader { flags, ..EntryHeader::default() }, value)
     }
 
-    fn of(_: EntryHeader, bytes: &[u8]) -> Self {
-        let rare = (!bytes.is_empty()).then(|| Box::new(RareTail { bytes: bytes.to_vec() }));
-        Self { rare }
+    fn of(header: EntryHeader, value: &[u8]) -> Self {
+        Self::new(value, header.flags & MAY_REPEAT != 0)
     }
 }
 

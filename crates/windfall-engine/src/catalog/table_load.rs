@@ -1,18 +1,18 @@
-//! Bulk load of a new table with its rows.
+//! Bulk load of the trees of a table ([`TableLoader`]), and of a new table with its rows.
 //!
 //! **Purpose.** Rows in the order of their keys are written to the clustered tree as they arrive, from its first page
 //! to its last; other rows are sorted first, in pieces. Entries of secondary trees are collected on the way, sorted in
-//! pieces, and loaded after the last row.
+//! pieces, and loaded after the last row. The trees have no readers yet, so there is no undo. A table that exists is
+//! loaded by [`existing_load`](super::existing_load).
 //!
-//! **Invariants.** The table cannot be found before its record is committed, when all of it exists (test:
-//! `a_table_is_not_visible_before_it_is_complete`), so the load writes no undo. After a failure (test:
-//! `a_refused_load_leaves_nothing`) or a crash, no record names its tablespaces (test:
-//! `a_crash_during_a_load_leaves_all_or_nothing`). Entries carry no transaction id: every reader sees them (checked by
-//! `catalog/bulk.rs::push`). Rows and entries in memory together take no more than a piece and the current row (test:
-//! `a_table_larger_than_the_pool_and_the_log_is_written_once`).
+//! **Invariants.** A new table cannot be found before its record is committed, when all of it exists (test:
+//! `a_table_is_not_visible_before_it_is_complete`). After a failure (test: `a_refused_load_leaves_nothing`) or a crash,
+//! no record names its tablespaces (test: `a_crash_during_a_load_leaves_all_or_nothing`). Entries carry no transaction
+//! id: every reader sees them (checked by `catalog/bulk.rs::push`). Rows and entries in memory together take no more
+//! than a piece and the current row (test: `a_table_larger_than_the_pool_and_the_log_is_written_once`).
 //!
-//! The metadata lock on the name is held from the beginning (test:
-//! `a_statement_waits_for_another_one_as_long_as_it_is_asked_to`). The source of the rows is never called with a mutex
+//! The metadata lock on the name of a new table is held from the beginning (test:
+//! `a_statement_waits_for_another_one_as_long_as_it_is_asked_to`). The source of its rows is never called with a mutex
 //! (test: `a_table_is_not_visible_before_it_is_complete`) or a latch held (test:
 //! `a_table_larger_than_the_pool_and_the_log_is_written_once`).
 
@@ -85,7 +85,7 @@ impl Catalog {
     /// # Errors
     /// [`SchemaError`] for the names, and for two rows with one key, also in a unique tree; rows that are not in
     /// `order`; keys and values that are too long; errors of `rows` and of the log. Nothing of the table is then left.
-    pub fn load_table(
+    pub fn create_loaded_table(
         &self,
         name: &str,
         definition: &TableDefinition,
@@ -286,14 +286,15 @@ impl<'a> TableLoader<'a> {
             return Ok(());
         }
         let ids = self.catalog.transactions.ids();
+        // First, because the entries of a key that occurs twice occur twice as well.
+        if self.unsorted.bytes() > 0 {
+            self.unsorted.spill(ids.space()?)?;
+        }
         for n in 0..self.entries.len() {
             if self.entries[n].bytes() > 0 {
                 let spilled = self.entries[n].spill(ids.space()?);
                 spilled.map_err(|error| self.maker(n).of_equal_entries(error))?;
             }
-        }
-        if self.unsorted.bytes() > 0 {
-            self.unsorted.spill(ids.space()?)?;
         }
         Ok(())
     }
@@ -340,16 +341,16 @@ fn fill_secondary(maker: &EntryMaker<'_, '_>, tree: &Arc<Tree>, mut entries: Run
     let mut last: Option<Entry> = None;
     entries.drain(|key, tail| {
         let entry = maker.collected(key, &tail)?;
-        if entry.is_unique
-            && let Some(last) = &last
-            && entry.key.starts_with(last.index_part())
-        {
+        let is_same = last.as_ref().is_some_and(|last| entry.key.starts_with(last.index_part()));
+        if let Some(last) = last.as_ref().filter(|_| is_same && entry.is_unique) {
             let row = last.key[last.index_bytes..].into();
             return Err(SchemaError::DuplicateKey { owner: maker.owner(), row }.into());
         }
         let loaded = load.push(&entry.key, EntryHeader::default(), &entry.value);
         loaded.map_err(|error| maker.of_equal_entries(error))?;
-        last = Some(entry).filter(|entry| entry.is_unique);
+        if !is_same {
+            last = Some(entry).filter(|entry| entry.is_unique);
+        }
         Ok(())
     })?;
     load.finish()

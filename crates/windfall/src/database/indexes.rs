@@ -42,8 +42,13 @@ impl Database {
     /// which is empty.
     ///
     /// The calling thread calls it, for each row at least once, and again for rows that change meanwhile: for the same
-    /// row it must give the same entry. Writers supply no entries of the new index before it is complete. It may be
-    /// called with a latch on the row, so it must not call the database.
+    /// row it must give the same entry. It may be called with a latch on the row: what it calls in the database itself
+    /// counts as called from within a call, and is refused if it would wait for one.
+    ///
+    /// Writers supply no entries of the new index before it is complete ([`SchemaError::NoIndex`]), and must supply
+    /// them from then on. An insertion and a deletion without them are refused, but [`Table::update_with`] leaves the
+    /// entry of an index that is not named as it is: keep updates that were prepared before the end of this call away
+    /// until their callers know the index.
     ///
     /// ```
     /// # fn main() -> windfall::Result<()> {
@@ -71,7 +76,11 @@ impl Database {
     ///
     /// # Errors
     /// As [`Database::create_index`]; the index makes its entries of the value; two rows have the same entry; an error
-    /// of `make`, also for a row that is not committed. A panic of `make` goes on when the index is dropped again.
+    /// of `make` or a payload that is too long, also for a row that is not committed. A panic of `make` goes on when
+    /// the index is dropped again.
+    ///
+    /// [`SchemaError::NoIndex`]: crate::error::SchemaError::NoIndex
+    /// [`Table::update_with`]: crate::Table::update_with
     pub fn create_index_with(
         &self,
         table: &str,

@@ -219,7 +219,8 @@ fn a_load_that_fails_leaves_the_table_as_it_was() {
         db.drop_table("t").unwrap();
         create(&db).unwrap();
     };
-    fails("another table", &all, &anew, no_table);
+    fails("another table", &all, &anew, changed);
+    fails("another table, and no rows", &[], &anew, changed);
     // A load that is dropped.
     let table = db.table("t").unwrap();
     let mut dropped = begin(&db, true).unwrap();
@@ -371,6 +372,85 @@ fn a_disk_that_becomes_full_during_a_load_of_a_table_leaves_it_empty() {
     assert!(failures > 10, "{failures} failures");
 }
 
+/// Rows whose deletion is still to be rolled back are rows, although the transaction has no lock any more.
+#[test]
+fn a_load_waits_for_rollbacks_in_the_background() {
+    for is_found_by_recovery in [true, false] {
+        let mut disk = SimulatedDisk::new(1);
+        let (mut db, mut env) = open(&disk, 64).unwrap();
+        let mut table = db.create_table("t", TableOptions::default()).unwrap();
+        (0..20u8).try_for_each(|n| table.insert(&[n], b"committed")).unwrap();
+        let trx = db.begin(TransactionOptions::default());
+        (0..20u8).for_each(|n| assert!(trx.table(&table).delete(&[n]).unwrap()));
+        if is_found_by_recovery {
+            // Makes the log durable.
+            db.create_table("other", TableOptions::default()).unwrap();
+            core::mem::forget((trx, db));
+            disk = disk.restart(Survive::Everything);
+            (db, env) = open(&disk, 64).unwrap();
+            table = db.table("t").unwrap();
+        } else {
+            db.engine().transactions.fail_at(1);
+            assert!(trx.rollback().is_err());
+            db.engine().transactions.fail_at(0);
+        }
+        let patient = db.with_ddl_timeout(core::time::Duration::ZERO);
+        let mut load = patient.load_table("t").unwrap();
+        load.push(&[100], b"loaded", &[]).unwrap();
+        let refused = load.finish().unwrap_err();
+        assert!(matches!(refused, Error::Lock(LockError::Busy(_))), "{refused}");
+        let mut load = db.load_table("t").unwrap();
+        load.push(&[100], b"loaded", &[]).unwrap();
+        env.run_workers(500);
+        assert!(matches!(load.finish(), Err(Error::Schema(SchemaError::NotEmpty(_)))));
+        assert_eq!(rows_of(&table).len(), 20);
+        assert_rest(&db, &env, &disk, "after the rollback");
+    }
+}
+
+/// Entries with the longest payload are collected in runs like others, and a row with the same key twice is named
+/// wherever the two are found.
+#[test]
+fn runs_of_entries_are_as_entries_in_memory() {
+    let (db, _) = open(&SimulatedDisk::new(1), 64).unwrap();
+    let table = create(&db).unwrap();
+    let plain = db.create_table("plain", TableOptions::default()).unwrap();
+    db.engine().catalog.pause.set_bounds(3000, usize::MAX);
+    let payload = vec![7; 1022];
+    let mut load = begin(&db, true).unwrap();
+    for n in 0..40u32 {
+        let key = n.to_be_bytes();
+        let entry = SuppliedEntry::new(&key).payload(&payload);
+        load.push(&key, &value(n, 5), &[SuppliedChange { index: "made", old: None, new: Some(entry) }])
+            .unwrap();
+        plain.insert(&key, &value(n, 5)).unwrap();
+    }
+    load.finish().unwrap();
+    db.create_index_with("plain", "made", IndexOptions::supplied(5), |key, _, entry| {
+        entry.key.extend_from_slice(key);
+        entry.payload.extend_from_slice(&payload);
+        Ok(true)
+    })
+    .unwrap();
+    assert_eq!(entries(&table, "made"), entries(&plain, "made"));
+    assert!(entries(&table, "made").iter().all(|entry| entry.2 == payload));
+    let options = || TableOptions::default().index("some", IndexOptions::on_value(0..3));
+    let twice = || (0..60u32).map(|n| Ok(((n / 2).to_be_bytes().to_vec(), value(5, 60))));
+    let error = db.create_table_from_unsorted("twice", options(), twice()).unwrap_err();
+    assert!(matches!(error, Error::Schema(SchemaError::DuplicateInputKey { .. })), "{error}");
+    // Rows of one key, of which only the second one says that it may repeat.
+    db.truncate_table("t").unwrap();
+    let mut load = begin(&db, true).unwrap();
+    for n in 0..3u32 {
+        let entry = SuppliedEntry::new(b"a");
+        let entry = if n == 1 { entry.may_repeat() } else { entry };
+        let entry = SuppliedChange { index: "made", old: None, new: Some(entry) };
+        load.push(&n.to_be_bytes(), &value(n, 5), &[entry]).unwrap();
+    }
+    let error = load.finish().unwrap_err();
+    assert!(matches!(error, Error::Schema(SchemaError::DuplicateKey { .. })), "{error}");
+}
+
 /// A server may push the rows of one load from several threads, one after the other.
 #[test]
 fn a_load_goes_on_in_another_thread() {
@@ -399,8 +479,12 @@ fn a_load_that_lacks_a_row_cannot_be_finished() {
     disk.full_from(Some(disk.operations()));
     let failed = all.iter().find_map(|row| push(&mut load, row).err()).expect("the disk is full");
     assert!(matches!(failed, Error::Disk(DiskError::Full { .. })), "{failed}");
+    let mut first = begin(&db, true).unwrap();
+    let long = (all[0].0.clone(), value(3, 3 << 20));
+    push(&mut first, &long).expect_err("the disk is full");
     disk.full_from(None);
     let incomplete = |done: Result<()>| matches!(done, Err(Error::Usage(UsageError::Incomplete)));
+    assert!(incomplete(first.finish()));
     assert!(incomplete(push(&mut load, &all[1999])));
     assert!(incomplete(load.finish()));
     assert!(rows_of(&table).is_empty());

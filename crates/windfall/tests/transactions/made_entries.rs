@@ -153,6 +153,23 @@ fn a_function_that_panics_fails_an_index_build() {
     assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
 }
 
+/// The function may hold up the row's writers: what would wait for them is refused.
+#[test]
+fn a_function_that_calls_the_database_waits_for_nothing() {
+    let db = database();
+    let table = towns(&db);
+    let mut refused = Vec::new();
+    db.create_index_with("towns", "i", IndexOptions::supplied(4), |key, value, entry| {
+        assert!(table.get(key).unwrap().is_some());
+        refused.extend(db.drop_table("towns").err());
+        lower_case(key, value, entry)
+    })
+    .unwrap();
+    assert!(!refused.is_empty());
+    let in_call = |error: &Error| matches!(error, Error::Usage(UsageError::StatementInCall));
+    assert!(refused.iter().all(in_call), "{refused:?}");
+}
+
 /// Threads supply the entries of one index while another one is built.
 #[test]
 fn writers_supply_entries_of_other_indexes_during_the_build() {

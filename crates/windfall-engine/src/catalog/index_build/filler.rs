@@ -409,7 +409,9 @@ impl<'a, 'f> IndexFiller<'a, 'f> {
 
     /// Waits for a log reservation for a change of an entry with this key.
     fn admit(&self, key: &[u8]) -> Result<LogReservation<'_>> {
-        bulk::admit(&self.catalog.pool, key.len() + self.maker.value_limit())
+        // A longer key is never written.
+        let length = key.len().min(self.tree().key_limit());
+        bulk::admit(&self.catalog.pool, length + self.maker.value_limit())
     }
 
     /// Puts an entry, or gives the one that is there its value.
@@ -417,6 +419,7 @@ impl<'a, 'f> IndexFiller<'a, 'f> {
         let mut mtr = Mtr::begin(&self.catalog.pool)?;
         let room = Room::Value(entry.value.len());
         let mut place = self.tree().seek_for_change(&mut mtr, &entry.key, room)?;
+        let mut small = false;
         if place.header().is_none() {
             place.insert(&mut mtr, EntryHeader::default(), &entry.value);
         } else {
@@ -424,11 +427,11 @@ impl<'a, 'f> IndexFiller<'a, 'f> {
             place.value_into(&mtr, &mut present);
             self.check_row(&EntryKey::from(entry), &present)?;
             if present != entry.value {
-                place.replace(&mut mtr, EntryHeader::default(), &entry.value);
+                small = place.replace(&mut mtr, EntryHeader::default(), &entry.value);
             }
         }
         mtr.commit()?;
-        Ok(())
+        if small { self.tree().maintain(&entry.key) } else { Ok(()) }
     }
 
     fn remove(&self, key: &EntryKey) -> Result<()> {

@@ -15,8 +15,9 @@
 //! - All other transactions here have no locks except the implicit ones on the rows that they have changed (test:
 //!   `a_full_disk_leaves_it_prepared_or_lets_it_go`). A drop or a truncation does not wait for them, because a dropped
 //!   table needs no rollback (test: `a_drop_and_a_truncation_wait_for_nothing_that_was_unfinished`). A statement that
-//!   must find no unfinished change in a table locks the table and then waits for them ([`await_rollbacks`]) (test:
-//!   `an_index_build_waits_only_for_unfinished_transactions_on_its_table`). A call that is not part of a transaction is
+//!   must find no unfinished change in a table locks the table and then waits for them ([`await_rollbacks`]) (tests:
+//!   `an_index_build_waits_only_for_unfinished_transactions_on_its_table`,
+//!   `a_load_waits_for_rollbacks_in_the_background`). A call that is not part of a transaction is
 //!   not kept out by that lock, so the statement checks with the table's gate closed whether a transaction was handed
 //!   over meanwhile ([`are_clear_of`](super::rollback_queue::Rollbacks::are_clear_of)) (test:
 //!   `a_rollback_that_is_handed_over_is_waited_for`).
