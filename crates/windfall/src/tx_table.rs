@@ -206,13 +206,33 @@ impl TxTable<'_> {
         self.get_for(key, RowMode::Exclusive)
     }
 
+    /// As [`TxTable::get_for_share`], into `value`, which it replaces. Returns whether there is such a row.
+    ///
+    /// # Errors
+    /// As [`TxTable::get_for_share`].
+    pub fn get_for_share_into(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+        self.get_for_into(key, RowMode::Shared, value)
+    }
+
+    /// As [`TxTable::get_for_update`], into `value`, which it replaces. Returns whether there is such a row.
+    ///
+    /// # Errors
+    /// As [`TxTable::get_for_share`].
+    pub fn get_for_update_into(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+        self.get_for_into(key, RowMode::Exclusive, value)
+    }
+
     fn get_for(&self, key: &[u8], mode: RowMode) -> Result<Option<Vec<u8>>> {
+        let mut value = Vec::new();
+        Ok(self.get_for_into(key, mode, &mut value)?.then_some(value))
+    }
+
+    fn get_for_into(&self, key: &[u8], mode: RowMode, value: &mut Vec<u8>) -> Result<bool> {
         self.engine.check_open()?;
         let scope = self.holder()?;
-        let (mut value, lock) = (Vec::new(), self.lock(mode));
         let mut call = scope.begin_call()?;
-        let found = self.get_locked(scope, &mut call.inner, key, lock, true, &mut value);
-        Ok(call.finish(found).map_err(|error| self.with_owner(error))?.then_some(value))
+        let found = self.get_locked(scope, &mut call.inner, key, self.lock(mode), true, value);
+        call.finish(found).map_err(|error| self.with_owner(error))
     }
 
     /// Returns the newest rows of a range, and locks each as [`TxTable::get_for_share`] does. At levels that lock gaps,

@@ -1,6 +1,8 @@
 //! Cursors and ranges in transactions that end or are partly rolled back.
 
-use windfall::{Access, Cursor, Error, Isolation, Range, Seek, Table, error::TransactionError};
+use windfall::{
+    Access, Cursor, Error, Isolation, LockWaitPolicy, Range, Seek, Table, error::TransactionError,
+};
 
 use super::{begin, calls::is_duplicate, database, temporary::indexed};
 
@@ -123,4 +125,24 @@ fn a_cursor_returns_nothing_that_was_rolled_back() {
             trx.rollback().unwrap();
         }
     }
+}
+
+#[test]
+fn a_locking_read_replaces_the_value_in_the_buffer() {
+    let db = database();
+    let table = db.create_table("t", windfall::TableOptions::default()).unwrap();
+    let long = vec![7; 20_000];
+    for (key, value) in [(b"a", &b"short"[..]), (b"b", &long), (b"c", b"")] {
+        table.insert(key, value).unwrap();
+    }
+    let (one, other) = (begin(&db, Isolation::RepeatableRead), begin(&db, Isolation::RepeatableRead));
+    let (mine, others) = (one.table(&table), other.table(&table).lock_wait_policy(LockWaitPolicy::NoWait));
+    let mut value = vec![1; 50];
+    for (key, expected) in [(b"a", &b"short"[..]), (b"b", &long), (b"c", b""), (b"a", b"short")] {
+        assert!(mine.get_for_share_into(key, &mut value).unwrap());
+        assert_eq!(value, expected);
+        assert!(others.get_for_share_into(key, &mut value).unwrap());
+        assert!(matches!(others.get_for_update_into(key, &mut value), Err(Error::Lock(_))));
+    }
+    assert!(!mine.get_for_update_into(b"d", &mut value).unwrap());
 }
