@@ -66,7 +66,7 @@ impl Database {
     ///     entry.payload.extend_from_slice(value);
     ///     Ok(!value.is_empty())
     /// })?;
-    /// let mut cursor = towns.index("name")?.key_cursor();
+    /// let mut cursor = towns.index("name")?.key_cursor()?;
     /// assert!(cursor.seek(windfall::Seek::First)?);
     /// # db.close()?;
     /// # std::fs::remove_dir_all(folder).ok();
