@@ -256,7 +256,7 @@ fn only_the_records_of_the_prefix_are_read() -> Result<()> {
     let (_folder, db) = new_database(small_options().flush_log_at_trx_commit(FlushLog::Lazy))?;
     let read = |prefix: &str| -> Result<u64> {
         let before = work_so_far().of(Work::SystemTreeFrame);
-        names(&db, prefix)?;
+        db.table_names_with_prefix(prefix)?;
         Ok(work_so_far().of(Work::SystemTreeFrame) - before)
     };
     for n in 0..1500 {
