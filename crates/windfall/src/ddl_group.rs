@@ -244,12 +244,15 @@ impl DdlGroup {
     /// drop, or a table that they truncate, is gone, whether it commits or rolls back; rows in a renamed or altered
     /// table are committed and rolled back as before. The transaction keeps its other locks, and its savepoints and
     /// statement in progress. Its cursors on a dropped or truncated table fail as those of others do, and if it has a
-    /// read view from before, it reads a truncated table no more ([`TransactionError::TableChanged`]).
+    /// read view from before, it reads a truncated table, or one that the group creates, no more
+    /// ([`TransactionError::TableChanged`]), and at [`Isolation::Snapshot`](crate::Isolation::Snapshot) it cannot
+    /// change it either: begin such a transaction without a view.
     ///
     /// All waits together last as long as [`Database::with_ddl_timeout`] says for the database of this group, else as
-    /// long as the transaction waits for locks; also the wait for another statement, which may itself be waiting for
-    /// this transaction. The call is interrupted as the transaction is ([`Transaction::interrupt_handle`]); if that has
-    /// no handle, by that of the database ([`Database::with_interrupt`]).
+    /// long as the transaction waits for locks; also the wait for another statement. That may itself be waiting for
+    /// this transaction, which is not detected as a deadlock: the time limit ends it. The call is interrupted as the
+    /// transaction is ([`Transaction::interrupt_handle`]); if that has no handle, by that of the database
+    /// ([`Database::with_interrupt`]).
     ///
     /// An index cannot be added in the name of a transaction: [`Database::create_index`] waits for the end of all that
     /// have changed the table.

@@ -26,14 +26,15 @@ use crate::sync::{Arc, Interrupt, Interruptible};
 /// - the move of a cursor or range over entries that are deleted, invisible or not wanted, also in an index, and also
 ///   if the move locks rows: these stay locked, and the cursor is not positioned afterwards;
 /// - a read of many rows by their keys, and of a version that has been replaced many times since;
-/// - a statement that adds an index or creates a table from rows: between two rows, and while it sorts, merges and
-///   writes what it has collected;
+/// - a statement that adds an index, creates a table from rows or loads rows into one: between two rows, and while it
+///   sorts, merges and writes what it has collected; a load is then incomplete;
 /// - [`Database::check`](crate::Database::check) and [`Database::check_live`](crate::Database::check_live).
 ///   [`Table::check`](crate::Table::check) is ended by its callback, which may return `!handle.is_set()`.
 ///
 /// It ends none of these: the wait for a single call that is changing the same row, or that is inside a table whose
 /// definition a statement changes, until that call is done; the lookup of a name that a statement is changing; the wait
-/// until a commit is durable; commit, rollback and the end of a statement; and calls outside of transactions.
+/// of a check for a name, for rollbacks in the background and for a checkpoint; the wait until a commit is durable;
+/// commit, rollback and the end of a statement; and calls outside of transactions.
 ///
 /// A call that a source of a value or rows makes while it is asked counts as a part of the call that asks it. So does
 /// one that a condition on entries makes.

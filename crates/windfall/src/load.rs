@@ -37,6 +37,7 @@ impl TableLoad<'_> {
     /// that occurs twice among rows in any order, which is found here or by [`TableLoad::finish`].
     pub fn push(&mut self, key: &[u8], value: &[u8], entries: &[SuppliedChange<'_>]) -> Result<()> {
         self.database.engine.check_open()?;
+        let _interruptible = self.database.interruptible();
         self.inner.push(key.to_vec(), value.to_vec(), Some(entries))
     }
 
@@ -138,6 +139,7 @@ impl Database {
 
     fn begin_load(&self, name: &str, order: Order) -> Result<TableLoad<'_>> {
         self.engine.check_open()?;
+        let _interruptible = self.interruptible();
         let inner = self.engine.catalog.begin_load(name, order)?;
         Ok(TableLoad { database: self, name: name.into(), inner })
     }

@@ -365,3 +365,31 @@ fn a_group_is_one_commit() -> Result<()> {
     assert!(db.metrics().log_groups - before.1 <= 2, "the group, and at most a new ceiling of ids");
     Ok(())
 }
+
+/// A rename publishes one of its names after the other, and another statement may use the table in between. The rename
+/// must not take the table for one that has ended.
+#[test]
+fn a_rename_frees_no_table() -> Result<()> {
+    let (_folder, db) = new_database(small_options().flush_log_at_trx_commit(FlushLog::Write))?;
+    create(&db, &["b"])?;
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let truncate = |name: &'static str| {
+            while !stop.load(SeqCst) {
+                match db.truncate_table(name) {
+                    Ok(_) | Err(Error::Schema(SchemaError::NoTable(_))) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            Ok(())
+        };
+        let others = ["a", "b", "a"].map(|name| scope.spawn(move || truncate(name)));
+        let renamed = (0..1500).try_for_each(|_| db.rename_table("b", "a").and(db.rename_table("a", "b")));
+        stop.store(true, SeqCst);
+        others.map(|other| other.join().expect("no panic")).into_iter().collect::<Result<()>>()?;
+        renamed
+    })?;
+    db.table("b")?.put(&key(7), b"it can be used")?;
+    assert_eq!(db.check()?.findings, Vec::<String>::new());
+    Ok(())
+}

@@ -32,8 +32,8 @@ pub enum LockError {
     Deadlock(Blockers),
     /// Another thread interrupted the call: a wait, or work that takes long.
     #[error(
-        "another thread interrupted the call, which has changed nothing: repeat it once the interrupt is withdrawn, or \
-         roll back"
+        "another thread interrupted the call, which has changed no row: once the interrupt is withdrawn seek again, begin \
+         the scan, the load or the statement again, or roll back"
     )]
     Interrupted,
 }

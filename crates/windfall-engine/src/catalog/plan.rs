@@ -14,7 +14,9 @@
 //! The locks are taken in an order that excludes deadlocks of statements: the names sorted, with one acquisition
 //! (checked by `catalog/names.rs::take`); then the tables in the lock table, which detects cycles with transactions
 //! (test: `a_deadlock_of_a_transaction_and_a_statement_is_broken`); then the gates, all as one (checked by
-//! `catalog/statement.rs::close_gates`), which wait for calls and for no statement.
+//! `catalog/statement.rs::close_gates`), which wait for calls and for no statement. A transaction in the name of which
+//! a statement runs has table locks before the names: the wait of such a statement has a limit, which ends a cycle
+//! (test: `a_statement_in_the_name_of_a_transaction_waits_for_all_others`).
 //!
 //! If the statement fails before its group is in the log, nothing has changed (test:
 //! `a_group_that_is_refused_has_changed_nothing`); if the log fails after that, the database is poisoned.
@@ -245,8 +247,7 @@ impl Catalog {
         // All but the names has changed.
         self.pause.pass();
         metadata_lock.publish_names(|before| {
-            // Only a table that has ended is closed.
-            if before.gate().is_closed() {
+            if before.take_ended() {
                 self.retired.table(before);
             }
         });

@@ -100,6 +100,8 @@ pub struct Table {
     schema: Gated<TableSchema>,
     /// Whether its trees should have a hash index.
     hashed: AtomicBool,
+    /// Set when it has ended, until it is taken over to be freed.
+    ended: AtomicBool,
     counters: [Counter; CounterKind::ALL.len()],
 }
 
@@ -116,6 +118,7 @@ impl Table {
         Arc::new(Self {
             schema: Gated::new(schema),
             hashed: AtomicBool::new(hashed),
+            ended: AtomicBool::new(false),
             counters: CounterKind::ALL.map(Counter::new),
         })
     }
@@ -227,6 +230,13 @@ impl Table {
         debug_assert!(self.gate().is_closed(), "a table ends while calls may be inside");
         self.gate().close_permanently();
         self.restart_counters();
+        self.ended.store(true, SeqCst);
+    }
+
+    /// Returns whether it has ended and nothing has taken it over yet: once only. Its gate does not tell: another
+    /// statement may have closed it, or ended the table, as soon as one name of it is published.
+    pub(super) fn take_ended(&self) -> bool {
+        self.ended.load(SeqCst) && self.ended.swap(false, SeqCst)
     }
 
     /// Makes one of its counters read its ceiling again, which a statement sets. The gate must be closed.

@@ -531,6 +531,26 @@ fn a_group_hides_its_names_only_while_it_commits() -> Result<()> {
     Ok(())
 }
 
+/// While a rename publishes its names, another statement may close the gate of the table.
+#[test]
+fn a_table_that_is_closed_has_not_ended() -> Result<()> {
+    let (db, env) = open(&SimulatedDisk::new(1), 1)?;
+    let table = db.create_table("t", TableOptions::default())?;
+    // Leaked, so that the gate can stay closed while the function is called.
+    let inner: &'static Arc<crate::catalog::Table> = Box::leak(Box::new(table.inner.clone()));
+    let mut closed = None;
+    db.engine().catalog.pause.set(move || {
+        closed.get_or_insert_with(|| inner.gate().close());
+    });
+    db.rename_table("t", "u")?;
+    db.engine().catalog.pause.clear();
+    assert_eq!(db.engine().catalog.retired_count(), 0);
+    table.insert(b"k", b"v")?;
+    env.run_workers(50);
+    assert_eq!(db.table("u")?.get(b"k")?.as_deref(), Some(&b"v"[..]));
+    Ok(())
+}
+
 #[test]
 fn only_statements_that_drop_trees_are_drops() -> Result<()> {
     type Statement = fn(&Database) -> Result<()>;

@@ -83,8 +83,8 @@ impl WaitOutcome {
 }
 
 /// Is called around each wait for a lock of a row, of a range of keys or of a table: by transactions, by calls outside
-/// of transactions, and by DDL statements that wait for transactions. Requests that are granted at once are not
-/// reported, nor are waits for anything else, such as names that a statement changes.
+/// of transactions, and by DDL statements that wait for transactions. Requests that are granted at once, or chosen as
+/// deadlock victims at once, are not reported, nor are waits for anything else, such as names that a statement changes.
 ///
 /// The callbacks are called on the thread that waits, one after the other, and of different waits at the same time. So
 /// the waiter is also known by its thread, a DDL statement only so, because it has no tag. The thread holds no lock,
@@ -100,7 +100,8 @@ impl WaitOutcome {
 /// refused, because it is in a call ([`TransactionError::Busy`](crate::error::TransactionError::Busy)).
 ///
 /// A callback should not panic. If one does, the wait ends, the call fails with the panic, and its transaction rolls
-/// back. The panic of a second one meanwhile, in `wait_ended`, ends the process.
+/// back; after a DDL statement in the name of a transaction that stays open. The panic of a second one meanwhile, in
+/// `wait_ended`, ends the process.
 pub trait LockWaitObserver: Send + Sync {
     /// A thread is about to wait. It is in the queue already, so that no later request passes it, and the lock may be
     /// granted before the callback has returned.
