@@ -191,10 +191,6 @@ impl<'a> TableLoader<'a> {
         self.rows
     }
 
-    fn maker(&self, n: usize) -> EntryMaker<'_, '_> {
-        EntryMaker::new(&self.name, &self.schema.record.indexes[n], &self.schema.secondaries[n], None)
-    }
-
     /// Adds a row, with the entries that the caller supplies.
     ///
     /// # Errors
@@ -262,8 +258,7 @@ impl<'a> TableLoader<'a> {
         let start = &value[..value.len().min(INDEXED_BYTES)];
         entries_of_new_row(&target, key, start, supplied, |n, entry| {
             debug_assert!(entry.key.ends_with(key), "an entry is not that of its row");
-            let maker = EntryMaker::new(name, &schema.record.indexes[n], &schema.secondaries[n], None);
-            maker.collect(entry, &mut entries[n]);
+            maker(name, schema, n).collect(entry, &mut entries[n]);
         })
     }
 
@@ -293,7 +288,7 @@ impl<'a> TableLoader<'a> {
         for n in 0..self.entries.len() {
             if self.entries[n].bytes() > 0 {
                 let spilled = self.entries[n].spill(ids.space()?);
-                spilled.map_err(|error| self.maker(n).of_equal_entries(error))?;
+                spilled.map_err(|error| maker(&self.name, &self.schema, n).of_equal_entries(error))?;
             }
         }
         Ok(())
@@ -317,12 +312,17 @@ impl<'a> TableLoader<'a> {
         finish_clustered().map_err(|error| error.of(|_| Owner::Table(name.clone())))?;
         assert!(entries.len() == schema.secondaries.len(), "entries are collected for each secondary tree");
         for (n, entries) in entries.into_iter().enumerate() {
-            let maker = EntryMaker::new(&name, &schema.record.indexes[n], &schema.secondaries[n], None);
+            let maker = maker(&name, &schema, n);
             let filled = fill_secondary(&maker, &schema.secondaries[n], entries);
             filled.map_err(|error| error.of(|_| maker.owner()))?;
         }
         Ok(())
     }
+}
+
+/// Returns what collects the entries of an index of this table.
+fn maker<'s>(table: &'s str, schema: &'s TableSchema, n: usize) -> EntryMaker<'s, 's> {
+    EntryMaker::new(table, &schema.record.indexes[n], &schema.secondaries[n], None)
 }
 
 /// Writes the number of rows to the header of a clustered tree.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proptest::{collection::btree_map, prelude::*};
 use windfall_sim::{SimulatedDisk, Survive};
 
-use super::load::{Row, assert_rest, open, rows_by, rows_of, shuffled, value};
+use super::load::{Row, assert_rest, at_each_crash, open, rows_by, rows_of, shuffled, value};
 use crate::{
     Access, Database, IndexOptions, Result, SuppliedChange, SuppliedEntry, Table, TableChanges, TableLoad,
     TableOptions, TransactionOptions,
@@ -215,12 +215,12 @@ fn a_load_that_fails_leaves_the_table_as_it_was() {
     );
     fails("a rename", &all, &|| db.rename_table("t", "u").unwrap(), no_table);
     db.rename_table("u", "t").unwrap();
-    let anew = || {
+    let replace = || {
         db.drop_table("t").unwrap();
         create(&db).unwrap();
     };
-    fails("another table", &all, &anew, changed);
-    fails("another table, and no rows", &[], &anew, changed);
+    fails("another table", &all, &replace, changed);
+    fails("another table, and no rows", &[], &replace, changed);
     // A load that is dropped.
     let table = db.table("t").unwrap();
     let mut dropped = begin(&db, true).unwrap();
@@ -307,37 +307,20 @@ fn load_for_a_while(db: &Database, sorted: bool) -> Result<()> {
 #[test]
 fn a_crash_during_a_load_of_a_table_leaves_all_or_nothing() {
     let (mut whole, mut empty) = (0, 0);
-    for sorted in [true, false] {
-        let disk = SimulatedDisk::new(1);
-        let (db, _) = open(&disk, 64).unwrap();
-        load_for_a_while(&db, sorted).unwrap();
-        let expected = rows_of(&db.table("t").unwrap());
-        db.close().unwrap();
-        for operation in 1..=disk.operations() {
-            let disk = SimulatedDisk::new(1);
-            disk.crash_at(operation);
-            let Ok((db, env)) = open(&disk, 64) else { continue };
-            let done = load_for_a_while(&db, sorted);
-            env.run_workers(20);
-            drop(db);
-            for survive in [Survive::Nothing, Survive::Everything, Survive::Random(operation)] {
-                let what = format!("sorted {sorted}, crash at operation {operation}, {survive:?}");
-                let disk = disk.restart(survive);
-                let (db, env) = open(&disk, 64).unwrap_or_else(|error| panic!("{what}: {error}"));
-                if let Ok(table) = db.table("t") {
-                    let found = rows_of(&table);
-                    assert!(found.is_empty() || found == expected, "{what}: other rows");
-                    assert!(rows_by(&table, "some") == found, "{what}: other rows by the index");
-                    assert_eq!(entries(&table, "made").is_empty(), found.is_empty(), "{what}");
-                    assert_eq!(table.row_count().unwrap(), found.len() as u64, "{what}");
-                    assert!(!found.is_empty() || done.is_err(), "{what}: the rows are lost");
-                    assert!(found.is_empty() || table.peek_number().unwrap() >= 4, "{what}: numbers");
-                    if found.is_empty() { empty += 1 } else { whole += 1 }
-                }
-                assert_rest(&db, &env, &disk, &what);
-            }
-        }
-    }
+    at_each_crash(load_for_a_while, |db, expected, acknowledged, what| {
+        let Ok(table) = db.table("t") else {
+            assert!(!acknowledged, "{what}: the table is absent");
+            return;
+        };
+        let found = rows_of(&table);
+        assert!(found.is_empty() || found == *expected, "{what}: other rows");
+        assert!(rows_by(&table, "some") == found, "{what}: other rows by the index");
+        assert_eq!(entries(&table, "made").is_empty(), found.is_empty(), "{what}");
+        assert_eq!(table.row_count().unwrap(), found.len() as u64, "{what}");
+        assert!(!found.is_empty() || !acknowledged, "{what}: the rows are lost");
+        assert!(found.is_empty() || table.peek_number().unwrap() >= 4, "{what}: numbers");
+        if found.is_empty() { empty += 1 } else { whole += 1 }
+    });
     assert!(whole > 20 && empty > 30, "{whole} times whole, {empty} times empty");
 }
 

@@ -345,20 +345,23 @@ fn load_for_a_while(db: &Database, sorted: bool) -> Result<Table> {
     load(db, indexed(), sorted, if sorted { all } else { shuffled(all, 3) })
 }
 
-#[test]
-fn a_crash_during_a_load_leaves_all_or_nothing() {
-    let (mut whole, mut absent) = (0, 0);
+/// Loads a table, with rows in order or not, once for each operation at which the disk can crash. After each crash and
+/// each survival `check` gets the database, the rows of a load without a crash, and whether the load was acknowledged.
+pub(super) fn at_each_crash<T>(
+    load: impl Fn(&Database, bool) -> Result<T>,
+    mut check: impl FnMut(&Database, &BTreeMap<Vec<u8>, Vec<u8>>, bool, &str),
+) {
     for sorted in [true, false] {
         let disk = SimulatedDisk::new(1);
         let (db, _) = open(&disk, 64).unwrap();
-        load_for_a_while(&db, sorted).unwrap();
+        load(&db, sorted).unwrap();
         let expected = rows_of(&db.table("t").unwrap());
         db.close().unwrap();
         for operation in 1..=disk.operations() {
             let disk = SimulatedDisk::new(1);
             disk.crash_at(operation);
             let Ok((db, env)) = open(&disk, 64) else { continue };
-            let done = load_for_a_while(&db, sorted);
+            let done = load(&db, sorted);
             env.run_workers(20);
             let acknowledged = done.is_ok();
             drop((done, db));
@@ -366,18 +369,26 @@ fn a_crash_during_a_load_leaves_all_or_nothing() {
                 let what = format!("sorted {sorted}, crash at operation {operation}, {survive:?}");
                 let disk = disk.restart(survive);
                 let (db, env) = open(&disk, 64).unwrap_or_else(|error| panic!("{what}: {error}"));
-                if let Ok(table) = db.table("t") {
-                    assert!(rows_of(&table) == expected, "{what}: other rows");
-                    assert!(rows_by(&table, "some") == expected, "{what}: other rows by the index");
-                    whole += 1;
-                } else {
-                    assert!(!acknowledged, "{what}: the table is absent");
-                    absent += 1;
-                }
+                check(&db, &expected, acknowledged, &what);
                 assert_rest(&db, &env, &disk, &what);
             }
         }
     }
+}
+
+#[test]
+fn a_crash_during_a_load_leaves_all_or_nothing() {
+    let (mut whole, mut absent) = (0, 0);
+    at_each_crash(load_for_a_while, |db, expected, acknowledged, what| {
+        if let Ok(table) = db.table("t") {
+            assert!(rows_of(&table) == *expected, "{what}: other rows");
+            assert!(rows_by(&table, "some") == *expected, "{what}: other rows by the index");
+            whole += 1;
+        } else {
+            assert!(!acknowledged, "{what}: the table is absent");
+            absent += 1;
+        }
+    });
     assert!(whole > 20 && absent > 60, "{whole} times there, {absent} times absent");
 }
 
