@@ -130,15 +130,7 @@ impl Owner {
     fn key(&self) -> &'static str {
         match self {
             Self::Unknown | Self::Table(_) | Self::Metadata(_) => "the key",
-            Self::Index { .. } => "the index key, with the row's own key after it,",
-        }
-    }
-
-    /// Returns the name, for a message, of the part that the user must make shorter.
-    fn part_of_key(&self) -> &'static str {
-        match self {
-            Self::Unknown | Self::Table(_) | Self::Metadata(_) => "it",
-            Self::Index { .. } => "one of them",
+            Self::Index { .. } => "the index key",
         }
     }
 

@@ -404,8 +404,7 @@ impl Database {
         self.engine.catalog.name_limit()
     }
 
-    /// Returns the length of the longest key of a table, in bytes: 3,072 with pages of 16 KiB. What an index adds is
-    /// described at [`Table::key_limit`].
+    /// Returns the length of the longest key of a row, and of the longest index key, in bytes ([`Table::key_limit`]).
     pub fn key_limit(&self) -> usize {
         self.engine.catalog.key_limit()
     }

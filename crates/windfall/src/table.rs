@@ -122,12 +122,11 @@ impl<A: Access> Table<A> {
         self.inner.metadata().map_err(|error| self.with_owner(error))
     }
 
-    /// Returns the length of the longest key of a table without indexes, in bytes. With an index, the row's key and the
-    /// index key share one entry, which has the same limit. In an index of the value they may have together at most 2
-    /// bytes less, and one byte less for each zero byte of the index key. Longer keys are refused when they are
-    /// written.
+    /// Returns the length of the longest key of a row, and of the longest index key, in bytes: 3,072 with pages of 16
+    /// KiB. In an index of the value each zero byte of the index key counts as two. Longer keys are refused when they
+    /// are written.
     pub fn key_limit(&self) -> usize {
-        self.inner.with_schema(|schema| schema.clustered.key_limit())
+        self.inner.with_schema(|schema| schema.clustered.key_part_limit())
     }
 
     /// Adds the name of the table, or of its index, to an error of a call.

@@ -24,9 +24,8 @@ pub enum UsageError {
     },
     /// A key longer than a page allows.
     #[error(
-        "{} has {length} bytes, and {owner} takes at most {limit}: make {} shorter, or the pages of a new database larger",
-        owner.key(),
-        owner.part_of_key()
+        "{} has {length} bytes, and {owner} takes at most {limit}: make it shorter, or the pages of a new database larger",
+        owner.key()
     )]
     KeyTooLong {
         /// The owner of the key.

@@ -21,6 +21,7 @@
 //! | 24 | 4 | page number |
 //! | 28 | 4 | used by the page type |
 
+pub(crate) mod fence;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
 pub mod node;

@@ -5,8 +5,10 @@
 //!
 //! **Invariants.** A node holds the keys of `[lower fence, upper fence)`, strictly ascending as byte strings in memcmp
 //! order (test: `behaves_as_a_map_4k`). Each key begins with the common prefix of both fences, which only the lower
-//! fence stores (test: `a_header_has_the_prefix_of_its_fences_and_no_other`). Slot 0 of an inner node has the lower
-//! fence as its key, so the child for a key is in the last slot with a key that is not greater (test:
+//! fence stores (test: `a_header_has_the_prefix_of_its_fences_and_no_other`). Of a long fence only a part is stored
+//! ([`fence`](super::fence)); then the node alone cannot tell of every key whether it lies within the fences (test:
+//! `a_cut_fence_leaves_open_only_keys_that_begin_as_it_does`). Slot 0 of an inner node has the lower fence as its key,
+//! so the child for a key is in the last slot with a key that is not greater (test:
 //! `a_search_finds_what_a_sorted_set_finds`). Reads use relaxed word accesses and tolerate a page that changes
 //! meanwhile or is damaged: they never panic and never loop, they clamp (test: `reads_never_leave_the_page`). Their
 //! result must not be used before version validation (test: `readers_and_cursors_during_splits_and_merges`).
@@ -22,15 +24,16 @@
 //! | 30 | 2 | heap: bytes taken by records, live and dead |
 //! | 32 | 2 | garbage: bytes of the heap that belong to no record |
 //! | 34 | 2 | length of the common prefix in bytes |
-//! | 36 | 2 | length of the lower fence in bytes; an empty lower fence is below every key |
-//! | 38 | 2 | length of the upper fence without the common prefix; 0 if there is none, and then every key is below it |
+//! | 36 | 2 | bytes of the lower fence, its checksum included; an empty lower fence is below every key |
+//! | 38 | 2 | bytes of the upper fence without the common prefix; 0 if there is none, and then every key is below it |
 //! | 40 | | lower fence, then the upper fence without the common prefix, then zeros up to a whole word |
 //! | *s* | 4*n* | slots in key order, directly after the fences |
 //! | … | … | free space |
 //! | *h* | | the heap of records, growing downwards from the page's end |
 //!
 //! A freshly formatted page, in which bytes 28 to 39 are zero, is thus an empty node without fences. Bit 0 of the
-//! **flags** is set if the node has an upper fence; bits 8 to 15 are the *skip*.
+//! **flags** is set if the node has an upper fence, bits 1 and 2 if the lower and the upper fence are *cut*
+//! ([`fence`](super::fence)): then the checksum follows the part that is stored. Bits 8 to 15 are the *skip*.
 //!
 //! A **slot** is half a word. From the most significant bits: 16 bits *head*, 16 bits offset of the record. The head is
 //! the first two bytes of the key after the prefix (its *suffix*) and after the skip, big-endian, padded with zeros. In
@@ -46,6 +49,7 @@ use core::cmp::Ordering as Order;
 
 use super::{
     Page, PageType,
+    fence::{CHECKSUM, Fence},
     record::{EntryHeader, Fixed, child_of},
 };
 use crate::{
@@ -60,6 +64,8 @@ pub(crate) const SLOT: usize = 4;
 
 pub(super) const FLAGS: usize = 6;
 pub(super) const HAS_UPPER: u16 = 1;
+pub(super) const LOWER_IS_CUT: u16 = 2;
+pub(super) const UPPER_IS_CUT: u16 = 4;
 pub(super) const SKIP: usize = 7;
 pub(super) const COUNT: usize = 28;
 pub(super) const HEAP: usize = 30;
@@ -68,9 +74,15 @@ pub(super) const PREFIX: usize = 34;
 pub(super) const LOWER_LEN: usize = 36;
 pub(super) const UPPER_LEN: usize = 38;
 
-/// Returns the maximum length of a key, in bytes, for this page size.
-pub const fn key_limit(page_size: usize) -> usize {
+/// Returns the maximum length of one part of a key, in bytes, for this page size: of a row's key, and of an index key.
+pub const fn key_part_limit(page_size: usize) -> usize {
     page_size * 3 / 16
+}
+
+/// Returns the maximum length of a key, in bytes, for this page size: of two parts, and the two bytes that may separate
+/// them.
+pub const fn key_limit(page_size: usize) -> usize {
+    2 * key_part_limit(page_size) + 2
 }
 
 /// Returns the maximum length of a value in a leaf, in bytes; longer ones are stored in overflow pages.
@@ -90,6 +102,23 @@ pub(crate) fn head_of(suffix: &[u8]) -> u16 {
         [] => 0,
         [first] => u16::from(*first) << 8,
         [first, second, ..] => u16::from_be_bytes([*first, *second]),
+    }
+}
+
+/// Returns whether both are true; `None` if the known ones are, and not both are known.
+#[inline]
+fn both(a: Option<bool>, b: Option<bool>) -> Option<bool> {
+    if a == Some(false) || b == Some(false) { Some(false) } else { a.and(b) }
+}
+
+/// Compares a cut fence, of which this many bytes are stored, with a key. `compare` compares its first bytes.
+#[cold]
+fn compare_cut(stored: usize, key: &[u8], compare: impl Fn(usize, &[u8]) -> Order) -> Option<Order> {
+    match compare(stored, &key[..key.len().min(stored)]) {
+        // The fence is longer than what is stored of it.
+        Order::Equal if key.len() > stored => None,
+        Order::Equal => Some(Order::Greater),
+        order => Some(order),
     }
 }
 
@@ -238,9 +267,8 @@ impl<'a> Node<'a> {
     #[inline]
     fn suffix_range(self, slot: usize) -> (usize, usize) {
         if slot < self.first_slot() {
-            // The lower fence.
             let prefix = self.prefix_len();
-            return (NODE_HEADER + prefix, usize::from(self.lower).saturating_sub(prefix));
+            return (NODE_HEADER + prefix, self.lower_len().saturating_sub(prefix));
         }
         let slot = self.slot(slot);
         let fixed = self.fixed(slot);
@@ -375,22 +403,18 @@ impl<'a> Node<'a> {
         if child.level().checked_add(1) != Some(self.level()) || child.is_leaf() != (child.level() == 0) {
             return false;
         }
-        let (mut here, mut there) = (Vec::new(), Vec::new());
-        self.key_into(slot, &mut here);
-        child.lower_into(&mut there);
-        if here != there {
-            return false;
-        }
-        here.clear();
-        there.clear();
-        let is_last = slot + 1 >= self.count();
-        let has_upper = if is_last {
-            self.upper_into(&mut here)
-        } else {
-            self.key_into(slot + 1, &mut here);
-            true
+        let separator = |slot| {
+            let mut key = Vec::new();
+            self.key_into(slot, &mut key);
+            Fence { bytes: key, checksum: None }
         };
-        has_upper == child.upper_into(&mut there) && here == there
+        let lower = if slot == 0 { self.lower_fence() } else { separator(slot) };
+        let upper = if slot + 1 < self.count() { Some(separator(slot + 1)) } else { self.upper_fence() };
+        lower.as_deref().is_same(child.lower_fence().as_deref())
+            && match (upper, child.upper_fence()) {
+                (Some(here), Some(there)) => here.as_deref().is_same(there.as_deref()),
+                (here, there) => here.is_none() && there.is_none(),
+            }
     }
 
     /// Returns the child in a slot of an inner node.
@@ -469,7 +493,7 @@ impl<'a> Node<'a> {
         self.page.append_to(at, len, out);
     }
 
-    /// Appends a slot's whole key.
+    /// Appends a slot's whole key; for slot 0 of an inner node what is stored of the lower fence, without a checksum.
     pub fn key_into(self, slot: usize, out: &mut Vec<u8>) {
         self.page.append_to(NODE_HEADER, self.prefix_len(), out);
         self.suffix_into(slot, out);
@@ -481,18 +505,37 @@ impl<'a> Node<'a> {
         NODE_HEADER + (usize::from(self.lower) + usize::from(self.upper)).next_multiple_of(8)
     }
 
-    /// Appends the lower fence.
-    pub(crate) fn lower_into(self, out: &mut Vec<u8>) {
-        self.page.append_to(NODE_HEADER, self.lower.into(), out);
+    /// Returns the length of what is stored of the lower fence, without a checksum.
+    #[inline]
+    fn lower_len(self) -> usize {
+        let checksum = if self.flags & LOWER_IS_CUT == 0 { 0 } else { CHECKSUM };
+        usize::from(self.lower).saturating_sub(checksum)
     }
 
-    /// Returns offset in the page and length of the upper fence without the common prefix, if there is one.
+    /// Appends what is stored of the lower fence, without a checksum.
+    pub(crate) fn lower_into(self, out: &mut Vec<u8>) {
+        self.page.append_to(NODE_HEADER, self.lower_len(), out);
+    }
+
+    /// Returns the lower fence.
+    pub(crate) fn lower_fence(self) -> Fence<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.lower_into(&mut bytes);
+        let checksum =
+            (self.flags & LOWER_IS_CUT != 0).then(|| self.page.u32(NODE_HEADER + self.lower_len()));
+        Fence { bytes, checksum }
+    }
+
+    /// Returns offset in the page and length of what is stored of the upper fence behind the common prefix, without a
+    /// checksum, if there is such a fence.
     #[inline]
     fn upper_range(self) -> Option<(usize, usize)> {
-        self.has_upper().then_some((NODE_HEADER + usize::from(self.lower), self.upper.into()))
+        let checksum = if self.flags & UPPER_IS_CUT == 0 { 0 } else { CHECKSUM };
+        let len = usize::from(self.upper).saturating_sub(checksum);
+        self.has_upper().then_some((NODE_HEADER + usize::from(self.lower), len))
     }
 
-    /// Appends the upper fence, if there is one, and returns whether there is.
+    /// Appends what is stored of the upper fence, without a checksum, if there is one. Returns whether there is.
     pub(crate) fn upper_into(self, out: &mut Vec<u8>) -> bool {
         let range = self.upper_range();
         if let Some((at, len)) = range {
@@ -502,23 +545,57 @@ impl<'a> Node<'a> {
         range.is_some()
     }
 
-    /// Compares the upper fence with a key; `None` if there is no such fence.
+    /// Returns the upper fence, if there is one.
+    pub(crate) fn upper_fence(self) -> Option<Fence<Vec<u8>>> {
+        let (at, len) = self.upper_range()?;
+        let mut bytes = Vec::new();
+        self.upper_into(&mut bytes);
+        let checksum = (self.flags & UPPER_IS_CUT != 0).then(|| self.page.u32(at + len));
+        Some(Fence { bytes, checksum })
+    }
+
+    /// Returns whether a fence is cut.
+    #[inline]
+    pub(crate) fn has_cut_fence(self) -> bool {
+        self.flags & (LOWER_IS_CUT | UPPER_IS_CUT) != 0
+    }
+
+    /// Compares the lower fence with a key; `None` if it is cut and the key begins with what is stored of it.
+    #[inline]
+    fn compare_lower(self, key: &[u8]) -> Option<Order> {
+        let compare = |len, key: &[u8]| self.page.compare(NODE_HEADER, len, key);
+        if self.flags & LOWER_IS_CUT == 0 {
+            Some(compare(self.lower.into(), key))
+        } else {
+            compare_cut(self.lower_len(), key, compare)
+        }
+    }
+
+    /// Compares the upper fence, which is above every key if there is none, with a key; `None` as with the lower fence.
     #[inline]
     fn compare_upper(self, key: &[u8]) -> Option<Order> {
-        let (at, len) = self.upper_range()?;
-        let (shared, rest) = key.split_at_checked(self.prefix_len()).unwrap_or((key, &[]));
-        let order = self.page.compare(NODE_HEADER, self.prefix_len(), shared);
-        Some(order.then_with(|| self.page.compare(at, len, rest)))
+        let Some((at, len)) = self.upper_range() else { return Some(Order::Greater) };
+        let prefix = self.prefix_len();
+        let compare = |len: usize, key: &[u8]| {
+            let (shared, rest) = key.split_at_checked(prefix).unwrap_or((key, &[]));
+            let order = self.page.compare(NODE_HEADER, prefix, shared);
+            order.then_with(|| self.page.compare(at, len.saturating_sub(prefix), rest))
+        };
+        if self.flags & UPPER_IS_CUT == 0 {
+            Some(compare(prefix + len, key))
+        } else {
+            compare_cut(prefix + len, key, compare)
+        }
     }
 
     /// Returns whether the common prefix is all that the fences share.
     pub(super) fn has_whole_prefix(self) -> bool {
-        let (prefix, lower) = (self.prefix_len(), usize::from(self.lower));
+        let (prefix, lower) = (self.prefix_len(), self.lower_len());
         match self.upper_range() {
             None => prefix == 0,
             Some((at, len)) => {
-                prefix <= lower
-                    && self.page.common_prefix(NODE_HEADER + prefix, at, len.min(lower - prefix)) == 0
+                let most = lower.min(prefix + len);
+                prefix <= most && self.page.common_prefix(NODE_HEADER + prefix, at, most - prefix) == 0
             }
         }
     }
@@ -528,22 +605,35 @@ impl<'a> Node<'a> {
         self.flags & HAS_UPPER != 0
     }
 
+    /// Returns whether the flags are those that a node can have, with room for the checksums of cut fences.
+    pub(super) fn has_known_flags(self) -> bool {
+        let has = |flag, length| self.flags & flag == 0 || usize::from(length) >= CHECKSUM;
+        self.flags & 0xff & !(HAS_UPPER | LOWER_IS_CUT | UPPER_IS_CUT) == 0
+            && has(LOWER_IS_CUT, self.lower)
+            && has(UPPER_IS_CUT, self.upper)
+            && (self.has_upper() || self.flags & UPPER_IS_CUT == 0)
+    }
+
     /// Returns whether the node has a fence that excludes keys: the root has none.
     pub(crate) fn has_fence(self) -> bool {
         self.lower > 0 || self.has_upper()
     }
 
-    /// Returns whether a key lies within the fences.
-    pub fn contains(self, key: &[u8]) -> bool {
-        self.page.compare(NODE_HEADER, self.lower.into(), key) != Order::Greater
-            && self.compare_upper(key).is_none_or(|order| order == Order::Greater)
+    /// Returns whether a key lies within the fences; `None` if a cut fence leaves that open.
+    #[inline]
+    pub fn contains(self, key: &[u8]) -> Option<bool> {
+        let above = self.compare_lower(key).map(|order| order != Order::Greater);
+        both(above, self.compare_upper(key).map(|order| order == Order::Greater))
     }
 
-    /// Returns whether the keys just below this one lie within the fences. No key is below the empty key; for it the
-    /// first node returns true.
-    pub(crate) fn contains_below(self, key: &[u8]) -> bool {
-        (self.lower == 0 || self.page.compare(NODE_HEADER, self.lower.into(), key) == Order::Less)
-            && self.compare_upper(key).is_none_or(|order| order != Order::Less)
+    /// Returns whether the keys just below this one lie within the fences; `None` if a cut fence leaves that open. No
+    /// key is below the empty key; for it the first node returns true.
+    pub(crate) fn contains_below(self, key: &[u8]) -> Option<bool> {
+        let above = if self.lower == 0 { Some(Order::Less) } else { self.compare_lower(key) };
+        both(
+            above.map(|order| order == Order::Less),
+            self.compare_upper(key).map(|order| order != Order::Less),
+        )
     }
 
     /// Returns whether a key begins with the common prefix: enough to trust a slot that was found for it.
@@ -594,10 +684,49 @@ mod tests {
     use proptest::prelude::*;
 
     use super::{
-        super::{EntryHeader, NodeList, PageOp, blank},
+        super::{EntryHeader, NodeList, PageOp, blank, fence::shortened},
         *,
     };
     use crate::ids::{PageId, SpaceId};
+
+    proptest! {
+        /// Keys of which few bytes differ, some of them behind the end of what is stored.
+        #[test]
+        fn a_cut_fence_leaves_open_only_keys_that_begin_as_it_does(
+            keys in prop::collection::btree_set((
+                prop::sample::select(vec![0usize, 255, 256, 257, 600]), prop::collection::vec(0u8..3, 0..5),
+                prop::sample::select(vec![0usize, 255, 256, 257]),
+            ), 3..20), has_upper in any::<bool>(), at in any::<prop::sample::Index>(),
+        ) {
+            let key = |(n, middle, m): (usize, Vec<u8>, usize)| [&[1].repeat(n)[..], &middle, &[2].repeat(m)].concat();
+            let keys: Vec<_> = keys.into_iter().map(key).collect::<BTreeSet<_>>().into_iter().collect();
+            prop_assume!(keys.len() >= 3);
+            let first = at.index(keys.len() - 1);
+            let (lower, upper) = (Fence::whole(&keys[first][..]), Fence::whole(&keys[keys.len() - 1][..]));
+            let whole = (lower, has_upper.then_some(upper));
+            let (lower, upper) = shortened(whole, 4096);
+            let words = blank(4096);
+            let page = Page::new(&words);
+            let build = PageOp::NodeBuild { level: 0, lower, upper, image: &[] };
+            prop_assert_eq!(build.apply(page, PageId { space: SpaceId(77), page: PageNo(3) }), Ok(()));
+            let node = Node::new(page);
+            let (stored_lower, stored_upper) = (node.lower_fence(), node.upper_fence());
+            prop_assert_eq!(stored_lower.as_deref(), lower);
+            prop_assert_eq!(stored_upper.as_ref().map(Fence::as_deref), upper);
+            prop_assert_eq!(node.has_cut_fence(), (lower, upper) != whole);
+            for (n, key) in keys.iter().enumerate() {
+                let is_open = |fence: Fence<&[u8]>| {
+                    fence.checksum.is_some() && key.len() > fence.bytes.len() && key.starts_with(fence.bytes)
+                };
+                let is_open = is_open(lower) || upper.is_some_and(is_open);
+                let is_below_upper = !has_upper || n + 1 < keys.len();
+                let expected = [first <= n && is_below_upper, first < n || n == 0 && keys[first].is_empty()];
+                for (found, expected) in [node.contains(key), node.contains_below(key)].into_iter().zip(expected) {
+                    prop_assert!(found == Some(expected) || found.is_none() && is_open, "{n}: {found:?}, {expected}");
+                }
+            }
+        }
+    }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]
@@ -626,8 +755,8 @@ mod tests {
                     list.push_inner(key, PageNo(n as u32));
                 }
             }
-            let image = list.image(&[], None);
-            let build = PageOp::NodeBuild { level: u8::from(!leaf), lower: &[], upper: None, image: &image };
+            let image = list.image(0);
+            let build = PageOp::NodeBuild { level: u8::from(!leaf), lower: Fence::whole(&[]), upper: None, image: &image };
             prop_assert_eq!(build.apply(page, PageId { space: SpaceId(77), page: PageNo(3) }), Ok(()));
             let node = Node::new(page);
             prop_assert_eq!(node.count(), keys.len());

@@ -5,11 +5,11 @@
 //! with nothing between them. [`NodeImage`] reads it.
 //!
 //! **Invariants.** Records are added in ascending order of their keys (checked by `page/node_build.rs::push`), all
-//! within the fences with which the image is then made (test: `behaves_as_a_map_4k`). All are records of a leaf, or all
+//! within the fences with which the node is then built (test: `behaves_as_a_map_4k`). All are records of a leaf, or all
 //! of an inner node (checked by `page/node_build.rs::close`).
 
 use super::{
-    node::{Node, SLOT, common_prefix},
+    node::{Node, SLOT},
     record::{EntryHeader, Record},
 };
 use crate::ids::PageNo;
@@ -69,7 +69,8 @@ impl NodeList {
         self.entries.push(Entry { at: [start as u32, middle as u32, self.bytes.len() as u32], body });
     }
 
-    /// Appends the records of slots `from..to` of a node. The node must not change meanwhile.
+    /// Appends the records of slots `from..to` of a node. The node must not change meanwhile. Of the key of an inner
+    /// node's slot 0 only the stored part of the lower fence is known: enough for the first record of a list.
     pub(crate) fn push_node(&mut self, node: Node<'_>, from: usize, to: usize) {
         debug_assert!(from <= to && to <= node.count(), "slots {from} to {to} are not all in the node");
         for slot in from..to {
@@ -139,30 +140,19 @@ impl NodeList {
         SLOT + self.record(n, prefix).bytes()
     }
 
-    /// Returns the image for a node with these fences.
-    pub fn image(&self, lower: &[u8], upper: Option<&[u8]>) -> Vec<u8> {
-        let prefix = prefix_of(lower, upper);
+    /// Returns the image for a node whose fences have a common prefix of this length.
+    pub fn image(&self, prefix: usize) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.bytes.len() + self.entries.len() * 8);
         for n in 0..self.len() {
             debug_assert!(
-                self.key(n).starts_with(&lower[..prefix]),
+                n == 0 && matches!(self.entries[0].body, Body::Inner(_))
+                    || self.key(n).get(..prefix) == self.key(self.len() - 1).get(..prefix),
                 "a prefix is cut off a key that does not begin with it"
             );
             self.record(n, prefix).encode(&mut out);
         }
         out
     }
-}
-
-/// Returns the length of the prefix that a node with these fences cuts off its keys.
-pub(crate) fn prefix_of(lower: &[u8], upper: Option<&[u8]>) -> usize {
-    upper.map_or(0, |upper| common_prefix(lower, upper))
-}
-
-/// Returns the bytes that fences take.
-pub(crate) fn fence_bytes(lower: &[u8], upper: Option<&[u8]>) -> usize {
-    let upper = upper.map_or(0, |upper| upper.len() - common_prefix(lower, upper));
-    (lower.len() + upper).next_multiple_of(8)
 }
 
 /// An iterator over the records of an image: the offset of each, and the record.

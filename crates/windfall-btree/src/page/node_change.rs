@@ -10,11 +10,12 @@
 
 use super::{
     Page, PageType,
+    fence::{CHECKSUM, Fence, Fences, are_short, fence_bytes, prefix_of},
     node::{
-        COUNT, FLAGS, GARBAGE, HAS_UPPER, HEAP, LOWER_LEN, NODE_HEADER, Node, PREFIX, SKIP, SLOT, Slot,
-        UPPER_LEN,
+        COUNT, FLAGS, GARBAGE, HAS_UPPER, HEAP, LOWER_IS_CUT, LOWER_LEN, NODE_HEADER, Node, PREFIX, SKIP,
+        SLOT, Slot, UPPER_IS_CUT, UPPER_LEN,
     },
-    node_build::{NodeImage, NodeList, fence_bytes, prefix_of},
+    node_build::{NodeImage, NodeList},
     record::{EntryHeader, Fixed, Record},
 };
 use crate::ids::{PageId, PageNo, TrxId};
@@ -39,6 +40,7 @@ pub(super) fn checked(page: Page<'_>, leaf: bool) -> Result<Node<'_>> {
         || page.u16(GARBAGE) > page.u16(HEAP)
         || node.prefix_len() > if node.has_upper() { lower } else { 0 }
         || upper > 0 && !node.has_upper()
+        || !node.has_known_flags()
     {
         return Err("the node's header contradicts itself");
     }
@@ -335,13 +337,7 @@ pub(super) fn leaf_freeze(page: Page<'_>, below: TrxId) -> Result {
 }
 
 /// Reduces a node to the slots `from..to` and to narrower fences.
-pub(super) fn keep(
-    page: Page<'_>,
-    id: PageId,
-    slots: [u16; 2],
-    lower: &[u8],
-    upper: Option<&[u8]>,
-) -> Result {
+pub(super) fn keep(page: Page<'_>, id: PageId, slots: [u16; 2], fences: Fences<'_>) -> Result {
     let leaf = page.page_type() == PageType::Leaf as u8;
     let node = checked(page, leaf)?;
     let [from, to] = slots.map(usize::from);
@@ -351,12 +347,12 @@ pub(super) fn keep(
     for n in from..to {
         checked_slot(node, n)?;
     }
-    let prefix = prefix_of(lower, upper);
+    let prefix = prefix_of(fences);
     let mut list = NodeList::default();
     list.push_node(node, from, to);
-    let mut cut = lower.to_vec();
-    cut.truncate(prefix);
-    if (0..list.len()).any(|n| !list.key(n).starts_with(&cut)) {
+    let shared = &fences.0.bytes[..prefix];
+    // The first record of an inner node has no suffix, and its key is not always known.
+    if (node.first_slot()..list.len()).any(|n| !list.key(n).starts_with(shared)) {
         return Err("a key lies outside the new fences");
     }
     // A shorter prefix leaves longer suffixes.
@@ -364,21 +360,23 @@ pub(super) fn keep(
         return Err(NO_ROOM);
     }
     let lsn = page.lsn();
-    build(page, id, node.level(), lower, upper, &list.image(lower, upper))?;
+    build(page, id, node.level(), fences, &list.image(prefix))?;
     page.set_lsn(lsn);
     debug_assert_eq!(Node::new(page).count(), to - from, "a node keeps other slots than it should");
     Ok(())
 }
 
+/// Writes a fence without its first bytes. Returns the bytes that it takes.
+fn put_fence(page: Page<'_>, at: usize, fence: Fence<&[u8]>, from: usize) -> usize {
+    let rest = &fence.bytes[from..];
+    page.write(at, rest);
+    let Some(checksum) = fence.checksum else { return rest.len() };
+    page.write(at + rest.len(), &checksum.to_le_bytes());
+    rest.len() + CHECKSUM
+}
+
 /// Makes the page a node with these fences and records, whatever it held before.
-pub(super) fn build(
-    page: Page<'_>,
-    id: PageId,
-    level: u8,
-    lower: &[u8],
-    upper: Option<&[u8]>,
-    image: &[u8],
-) -> Result {
+pub(super) fn build(page: Page<'_>, id: PageId, level: u8, fences: Fences<'_>, image: &[u8]) -> Result {
     let leaf = level == 0;
     let mut count = 0;
     for record in NodeImage::new(leaf, image) {
@@ -388,20 +386,25 @@ pub(super) fn build(
         }
         count += 1;
     }
-    if NODE_HEADER + fence_bytes(lower, upper) + count * SLOT + image.len() > page.len() {
+    if !are_short(fences, page.len()) {
+        return Err("a fence is too long for the node");
+    }
+    if NODE_HEADER + fence_bytes(fences, page.len()) + count * SLOT + image.len() > page.len() {
         return Err(NO_ROOM);
     }
-    let prefix = prefix_of(lower, upper);
-    let rest = upper.map_or(&[][..], |upper| &upper[prefix..]);
+    let prefix = prefix_of(fences);
     page.format(id, if leaf { PageType::Leaf } else { PageType::Inner }, level);
-    page.set_u16(FLAGS, upper.map_or(0, |_| HAS_UPPER));
+    let (lower, upper) = fences;
+    let cut = |fence: Option<Fence<_>>, flag| fence.and_then(|fence| fence.checksum).map_or(0, |_| flag);
+    let has_upper = upper.map_or(0, |_| HAS_UPPER);
+    page.set_u16(FLAGS, has_upper | cut(Some(lower), LOWER_IS_CUT) | cut(upper, UPPER_IS_CUT));
     page.set_u16(COUNT, count as u16);
     page.set_u16(HEAP, image.len() as u16);
     page.set_u16(PREFIX, prefix as u16);
-    page.set_u16(LOWER_LEN, lower.len() as u16);
-    page.set_u16(UPPER_LEN, rest.len() as u16);
-    page.write(NODE_HEADER, lower);
-    page.write(NODE_HEADER + lower.len(), rest);
+    let lower_len = put_fence(page, NODE_HEADER, lower, 0);
+    let upper_len = upper.map_or(0, |upper| put_fence(page, NODE_HEADER + lower_len, upper, prefix));
+    page.set_u16(LOWER_LEN, lower_len as u16);
+    page.set_u16(UPPER_LEN, upper_len as u16);
     let node = Node::new(page);
     let heap = heap_start(node);
     page.write(heap, image);
@@ -430,10 +433,11 @@ mod tests {
         let page = Page::new(&words);
         let lower = vec![7; 20_000];
         let (key, upper) = ([&lower[..], &vec![5; 20_000]].concat(), [&lower[..], &[9]].concat());
+        let (lower, upper) = (Fence::whole(&lower[..]), Some(Fence::whole(&upper[..])));
         let mut list = NodeList::default();
         list.push_leaf(&key, EntryHeader::UNVERSIONED, b"value");
-        let image = list.image(&lower, Some(&upper));
-        let build = PageOp::NodeBuild { level: 0, lower: &lower, upper: Some(&upper), image: &image };
+        let image = list.image(lower.bytes.len());
+        let build = PageOp::NodeBuild { level: 0, lower, upper, image: &image };
         assert_eq!(build.apply(page, id), Ok(()));
         let content = || {
             let mut bytes = vec![0; page.len()];
@@ -441,12 +445,12 @@ mod tests {
             bytes
         };
         let before = content();
-        for upper in [None, Some(&b"\x08"[..])] {
-            let keep = PageOp::NodeKeep { slots: [0, 1], lower: b"", upper };
+        for upper in [None, Some(Fence::whole(&b"\x08"[..]))] {
+            let keep = PageOp::NodeKeep { slots: [0, 1], lower: Fence::whole(b""), upper };
             assert_eq!(keep.apply(page, id), Err(NO_ROOM));
             assert!(content() == before, "an operation was refused and has changed the page");
         }
-        let keep = PageOp::NodeKeep { slots: [0, 1], lower: &lower, upper: Some(&upper) };
+        let keep = PageOp::NodeKeep { slots: [0, 1], lower, upper };
         assert_eq!(keep.apply(page, id), Ok(()));
         assert_eq!(Node::new(page).find(&key), (0, true));
     }
@@ -485,7 +489,7 @@ mod tests {
         let id = PageId { space: SpaceId(77), page: PageNo(3) };
         let words = blank(4096);
         let page = Page::new(&words);
-        let build = PageOp::NodeBuild { level: 0, lower: b"", upper: None, image: &[] };
+        let build = PageOp::NodeBuild { level: 0, lower: Fence::whole(b""), upper: None, image: &[] };
         assert_eq!(build.apply(page, id), Ok(()));
         // In an order of their own, so that the records are not in the order of the slots, and with a hole.
         for (n, (header, length, ..)) in records().into_iter().enumerate().rev() {
@@ -521,12 +525,14 @@ mod tests {
         let freeze = PageOp::LeafFreeze { below: TrxId(10) };
         let mut list = NodeList::default();
         list.push_inner(b"", PageNo(9));
-        let inner = PageOp::NodeBuild { level: 1, lower: b"", upper: None, image: &list.image(b"", None) };
+        let inner =
+            PageOp::NodeBuild { level: 1, lower: Fence::whole(b""), upper: None, image: &list.image(0) };
         assert_eq!(inner.apply(page, id), Ok(()));
         assert_eq!(freeze.apply(page, id), Err(NO_NODE));
         list.clear();
         list.push_leaf(b"key", OLD, b"value");
-        let leaf = PageOp::NodeBuild { level: 0, lower: b"", upper: None, image: &list.image(b"", None) };
+        let leaf =
+            PageOp::NodeBuild { level: 0, lower: Fence::whole(b""), upper: None, image: &list.image(0) };
         assert_eq!(leaf.apply(page, id), Ok(()));
         page.set_u16(HEAP, page.u16(HEAP) + 1);
         for below in [TrxId(0), TrxId(10)] {

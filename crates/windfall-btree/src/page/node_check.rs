@@ -11,6 +11,7 @@ use core::cmp::Ordering as Order;
 
 use super::{
     Page, PageType,
+    fence::{Fence, are_short},
     node::{GARBAGE, HEAP, Node, key_limit},
     node_change::{check_heap, checked, checked_slot},
 };
@@ -68,12 +69,10 @@ pub fn validate(page: Page<'_>) -> Result<Node<'_>, &'static str> {
 /// A description of the contradiction.
 pub fn check_entries(page: Page<'_>) -> Result<Node<'_>, &'static str> {
     let node = check_node_header(page)?;
-    let mut lower = Vec::new();
-    let mut upper = Vec::new();
-    node.lower_into(&mut lower);
-    let upper = node.upper_into(&mut upper).then_some(&upper[..]);
+    let (lower, upper) = (node.lower_fence(), node.upper_fence());
+    let (lower, upper) = (lower.as_deref(), upper.as_ref().map(Fence::as_deref));
     let limit = key_limit(page.len());
-    if lower.len() > limit || upper.is_some_and(|upper| upper.len() > limit || upper <= &lower[..]) {
+    if !are_short((lower, upper), page.len()) || upper.is_some_and(|upper| !lower.can_be_below(upper)) {
         return Err("its fences are out of order or too long");
     }
     let (mut live, mut last) = (0, 0);
@@ -95,12 +94,12 @@ pub fn check_entries(page: Page<'_>) -> Result<Node<'_>, &'static str> {
         }
         // If nothing is skipped, a head is the beginning of its suffix: a greater head means a greater key.
         let is_above = n > node.first_slot() && node.skip() == 0 && last < slot.head();
-        if n > 0 && !is_above && node.compare_slots(n - 1, n) != Order::Less {
+        if n > node.first_slot() && !is_above && node.compare_slots(n - 1, n) != Order::Less {
             return Err("its keys are out of order");
         }
         last = slot.head();
     }
-    check_ends(node, &lower, upper)?;
+    check_ends(node, lower)?;
     if node.skip() > 0 && node.best_skip() < node.skip() {
         return Err("its keys do not share what they should");
     }
@@ -110,19 +109,28 @@ pub fn check_entries(page: Page<'_>) -> Result<Node<'_>, &'static str> {
     Ok(node)
 }
 
-/// Checks that the first and the last key, and so all in order between them, lie within the fences.
-fn check_ends(node: Node<'_>, lower: &[u8], upper: Option<&[u8]>) -> Result<(), &'static str> {
+/// Checks that the first and the last key, and so all in order between them, lie within the fences, as far as the node
+/// can tell. The lower fence itself is the key of an inner node's slot 0.
+fn check_ends(node: Node<'_>, lower: Fence<&[u8]>) -> Result<(), &'static str> {
     let Some(last) = node.count().checked_sub(1) else {
         return if node.is_leaf() { Ok(()) } else { Err("an inner node without a child") };
     };
+    let first = node.first_slot();
+    if first > last {
+        return Ok(());
+    }
     let key = |slot| {
         let mut key = Vec::new();
         node.key_into(slot, &mut key);
         key
     };
-    let is_outside = key(0)[..] < *lower || upper.is_some_and(|upper| key(last)[..] >= *upper);
+    let begin = key(first);
+    let is_outside = node.contains(&begin) == Some(false) || node.contains(&key(last)) == Some(false);
     if is_outside {
         return Err("a key lies outside the fences");
+    }
+    if node.is_inner() && lower.is_same(Fence::whole(&begin)) {
+        return Err("its keys are out of order");
     }
     Ok(())
 }
@@ -134,8 +142,8 @@ mod tests {
     use super::{
         super::{
             EntryHeader, NodeList, PageOp, blank,
+            fence::prefix_of,
             node::{PREFIX, SLOT},
-            node_build::prefix_of,
         },
         *,
     };
@@ -151,7 +159,7 @@ mod tests {
     fn a_header_has_the_heap_of_its_records_and_no_other() {
         let words = blank(4096);
         let page = Page::new(&words);
-        let build = PageOp::NodeBuild { level: 0, lower: b"", upper: None, image: &[] };
+        let build = PageOp::NodeBuild { level: 0, lower: Fence::whole(b""), upper: None, image: &[] };
         assert_eq!(build.apply(page, ID), Ok(()));
         for (slot, suffix) in (0..).zip([&b"a"[..], b"bcd", b"cdefghijkl"]) {
             let header = EntryHeader::new(TrxId(1), UndoPos(2));
@@ -198,8 +206,8 @@ mod tests {
         } else {
             list.push_leaf(b"key", EntryHeader::UNVERSIONED, b"");
         }
-        let image = list.image(b"", None);
-        let build = PageOp::NodeBuild { level, lower: b"", upper: None, image: &image };
+        let image = list.image(0);
+        let build = PageOp::NodeBuild { level, lower: Fence::whole(b""), upper: None, image: &image };
         assert_eq!(build.apply(page, ID), Ok(()));
         // At another place than the record that was built.
         let last = usize::from(level > 0);
@@ -281,8 +289,9 @@ mod tests {
             let key = [&lower[..], &vec![0; len - limit][..]].concat();
             let mut list = NodeList::default();
             list.push_leaf(&key, EntryHeader::UNVERSIONED, b"");
-            let image = list.image(&lower, Some(&upper));
-            let build = PageOp::NodeBuild { level: 0, lower: &lower, upper: Some(&upper), image: &image };
+            let image = list.image(lower.len() - 1);
+            let (lower, upper) = (Fence::whole(&lower[..]), Some(Fence::whole(&upper[..])));
+            let build = PageOp::NodeBuild { level: 0, lower, upper, image: &image };
             assert_eq!(build.apply(page, ID), Ok(()));
             assert_eq!(check_entries(page).map(drop), expected, "{len} bytes");
         }
@@ -296,19 +305,20 @@ mod tests {
             ), last in any::<bool>(),
         ) {
             let fences: Vec<_> = rests.iter().map(|rest| [&shared[..], rest].concat()).collect();
-            let (lower, upper) = (&fences[0][..], (!last).then_some(&fences[1][..]));
+            let (lower, upper) = (Fence::whole(&fences[0][..]), (!last).then_some(Fence::whole(&fences[1][..])));
             let words = blank(4096);
             let page = Page::new(&words);
             prop_assert_eq!(PageOp::NodeBuild { level: 0, lower, upper, image: &[] }.apply(page, ID), Ok(()));
             for prefix in 0..40 {
                 page.set_u16(PREFIX, prefix);
                 // The upper fence is stored without the prefix: another prefix means another fence.
-                let (mut begin, mut end) = (Vec::new(), Vec::new());
-                Node::new(page).lower_into(&mut begin);
-                let end = Node::new(page).upper_into(&mut end).then_some(&end[..]);
-                let is_whole = prefix_of(&begin, end) == usize::from(prefix) && usize::from(prefix) <= lower.len();
+                let node = Node::new(page);
+                let (begin, end) = (node.lower_fence(), node.upper_fence());
+                let (begin, end) = (begin.as_deref(), end.as_ref().map(Fence::as_deref));
+                let is_whole = prefix_of((begin, end)) == usize::from(prefix)
+                    && usize::from(prefix) <= lower.bytes.len();
                 prop_assert_eq!(check_header(page).is_ok(), is_whole, "{}", prefix);
-                prop_assert!(usize::from(prefix) != prefix_of(lower, upper) || end == upper && begin == lower);
+                prop_assert!(usize::from(prefix) != prefix_of((lower, upper)) || end == upper && begin == lower);
             }
         }
     }

@@ -27,7 +27,9 @@
 //! | 10 | leaf freeze | transaction (6) |
 
 use super::{
-    Page, PageType, node_change,
+    Page, PageType,
+    fence::Fence,
+    node_change,
     record::{EntryHeader, Record},
 };
 use crate::ids::{PageId, PageNo, TrxId};
@@ -102,18 +104,18 @@ pub enum PageOp<'a> {
         /// The first slot that is kept, and the first after them that is removed.
         slots: [u16; 2],
         /// The new lower fence.
-        lower: &'a [u8],
+        lower: Fence<&'a [u8]>,
         /// The new upper fence.
-        upper: Option<&'a [u8]>,
+        upper: Option<Fence<&'a [u8]>>,
     },
     /// Makes the page a node with these records. The previous content of the page does not matter.
     NodeBuild {
         /// The level of the node in the tree; 0 is a leaf.
         level: u8,
         /// The lower fence.
-        lower: &'a [u8],
+        lower: Fence<&'a [u8]>,
         /// The upper fence.
-        upper: Option<&'a [u8]>,
+        upper: Option<Fence<&'a [u8]>>,
         /// The records, in the form of [`NodeImage`](super::node_build::NodeImage).
         image: &'a [u8],
     },
@@ -134,6 +136,8 @@ const SHORT: &str = "a page operation is cut short";
 
 /// The length of a fence that does not exist.
 const NO_FENCE: u16 = u16::MAX;
+/// A bit of the length of a fence: it is cut, and its checksum follows.
+const CUT: u16 = 1 << 15;
 
 fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     debug_assert!(u32::try_from(bytes.len()).is_ok(), "a string is too long for its length field");
@@ -141,13 +145,18 @@ fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-fn put_fence(out: &mut Vec<u8>, fence: Option<&[u8]>) {
-    debug_assert!(
-        fence.is_none_or(|fence| fence.len() < usize::from(NO_FENCE)),
-        "a fence is too long for its length field"
-    );
-    out.extend_from_slice(&fence.map_or(NO_FENCE, |fence| fence.len() as u16).to_le_bytes());
-    out.extend_from_slice(fence.unwrap_or(&[]));
+fn put_fence(out: &mut Vec<u8>, fence: Option<Fence<&[u8]>>) {
+    let Some(Fence { bytes, checksum }) = fence else {
+        out.extend_from_slice(&NO_FENCE.to_le_bytes());
+        return;
+    };
+    let length = bytes.len() as u16 | checksum.map_or(0, |_| CUT);
+    debug_assert!(bytes.len() < CUT.into() && length != NO_FENCE, "a fence is too long for its length field");
+    out.extend_from_slice(&length.to_le_bytes());
+    out.extend_from_slice(bytes);
+    if let Some(checksum) = checksum {
+        out.extend_from_slice(&checksum.to_le_bytes());
+    }
 }
 
 /// Appends a leaf's record.
@@ -190,9 +199,14 @@ impl<'a> Fields<'a> {
         self.take(len as usize)
     }
 
-    fn fence(&mut self) -> Result<Option<&'a [u8]>, &'static str> {
-        let len = self.u16()?;
-        if len == NO_FENCE { Ok(None) } else { self.take(len.into()).map(Some) }
+    fn fence(&mut self) -> Result<Option<Fence<&'a [u8]>>, &'static str> {
+        let length = self.u16()?;
+        if length == NO_FENCE {
+            return Ok(None);
+        }
+        let bytes = self.take((length & !CUT).into())?;
+        let checksum = if length & CUT == 0 { None } else { Some(self.u32()?) };
+        Ok(Some(Fence { bytes, checksum }))
     }
 }
 
@@ -341,10 +355,10 @@ impl<'a> PageOp<'a> {
             }
             Self::NodeRemove { slot } => return node_change::remove(page, slot),
             Self::NodeKeep { slots, lower, upper } => {
-                return node_change::keep(page, id, slots, lower, upper);
+                return node_change::keep(page, id, slots, (lower, upper));
             }
             Self::NodeBuild { level, lower, upper, image } => {
-                return node_change::build(page, id, level, lower, upper, image);
+                return node_change::build(page, id, level, (lower, upper), image);
             }
         }
         Ok(())

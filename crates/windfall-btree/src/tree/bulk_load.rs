@@ -22,8 +22,8 @@ use crate::{
     ids::{Lsn, PageNo},
     page::{
         EntryHeader, Node, NodeList, PageOp, PageType,
+        fence::{Fence, fence_bytes, prefix_of, shortened},
         node::NODE_HEADER,
-        node_build::{fence_bytes, prefix_of},
     },
 };
 
@@ -118,7 +118,7 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> BulkLoader<T> {
 
     /// Ensures that an entry with this key can be appended on a level.
     fn ensure_room(&mut self, level: usize, key: &[u8]) -> Result<()> {
-        let leaf = level == 0;
+        let (leaf, page_size) = (level == 0, self.tree.store.page_size());
         let node = &mut self.levels[level];
         if node.list.is_empty() {
             return Ok(());
@@ -127,13 +127,14 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> BulkLoader<T> {
         debug_assert!(last < key, "the keys of a load do not ascend");
         let upper = if leaf { separator(last, key) } else { key };
         // The prefix if the node were closed here; it shrinks as keys ascend.
-        let prefix = prefix_of(&node.lower, Some(upper));
+        let fences = (Fence::whole(&node.lower[..]), Some(Fence::whole(upper)));
+        let prefix = prefix_of(fences);
         if prefix != node.prefix {
             node.prefix = prefix;
             node.bytes = node.list.bytes(prefix);
         }
-        let bytes = node.bytes + fence_bytes(&node.lower, Some(upper));
-        let room = (self.tree.store.page_size() - NODE_HEADER) * self.fill_percent / 100;
+        let bytes = node.bytes + fence_bytes(fences, page_size);
+        let room = (page_size - NODE_HEADER) * self.fill_percent / 100;
         // Two children at least, however sparse the nodes: with one child each, every entry would add a level.
         let fewest = if leaf { 1 } else { 2 };
         if node.list.len() > fewest && bytes > room { self.close_before_last(level) } else { Ok(()) }
@@ -179,8 +180,11 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> BulkLoader<T> {
         let mut mtr = self.tree.begin_long()?;
         let near = PageNo(self.last_page.0 + 1);
         let page = mtr.allocate(&self.tree.space, kind, level as u8, near)?;
-        let image = list.image(lower, upper);
-        mtr.apply(page, &PageOp::NodeBuild { level: level as u8, lower, upper, image: &image });
+        let (lower_fence, upper) =
+            shortened((Fence::whole(lower), upper.map(Fence::whole)), self.tree.store.page_size());
+        let image = list.image(prefix_of((lower_fence, upper)));
+        let build = PageOp::NodeBuild { level: level as u8, lower: lower_fence, upper, image: &image };
+        mtr.apply(page, &build);
         let child = mtr.page_no(page);
         self.lsn = mtr.commit()?;
         self.last_page = child;
@@ -202,12 +206,15 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> BulkLoader<T> {
     /// the tree meanwhile; those of the store.
     pub fn finish(mut self) -> Result<Option<Lsn>> {
         self.nodes.check()?;
-        let room = self.tree.store.page_size() - NODE_HEADER;
+        let page_size = self.tree.store.page_size();
+        let room = page_size - NODE_HEADER;
         let mut level = 0;
         loop {
             let node = &self.levels[level];
             // Without an upper fence there is no prefix to cut off.
-            if node.list.len() > 1 && node.list.bytes(0) + fence_bytes(&node.lower, None) > room {
+            if node.list.len() > 1
+                && node.list.bytes(0) + fence_bytes((Fence::whole(&node.lower), None), page_size) > room
+            {
                 self.close_before_last(level)?;
             }
             let node = core::mem::take(&mut self.levels[level]);
@@ -230,8 +237,8 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> BulkLoader<T> {
         if !node.is_leaf() || node.count() > 0 {
             return Err(not_empty());
         }
-        let image = list.image(&[], None);
-        mtr.apply(root, &PageOp::NodeBuild { level, lower: &[], upper: None, image: &image });
+        let image = list.image(0);
+        mtr.apply(root, &PageOp::NodeBuild { level, lower: Fence::whole(&[]), upper: None, image: &image });
         mtr.commit()
     }
 }

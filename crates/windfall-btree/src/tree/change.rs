@@ -79,7 +79,7 @@ impl<S: PageStore> Tree<S> {
             };
             let Some(leaf) = mtr.upgrade(&self.space, &path.node)? else { continue };
             debug_assert!(
-                Node::new(mtr.page(leaf)).contains(key),
+                Node::new(mtr.page(leaf)).contains(key) != Some(false),
                 "the leaf that was latched is not that of the key"
             );
             match self.place(mtr, leaf, key, room) {
@@ -141,7 +141,7 @@ pub enum Adjacent<'k, S: PageStore> {
 
 impl<S: PageStore> Tree<S> {
     /// Finds the place of another key in the leaf of `other`, which `mtr` holds; `None` if the key belongs in another
-    /// leaf. A change at one place shifts the later places in the leaf.
+    /// leaf, or if a cut fence leaves that open. A change at one place shifts the later places in the leaf.
     ///
     /// # Errors
     /// Damage if a change of the leaf would fail.
@@ -152,7 +152,7 @@ impl<S: PageStore> Tree<S> {
         key: &'k [u8],
         room: Room,
     ) -> Result<Option<Adjacent<'k, S>>> {
-        if !Node::new(mtr.page(other.leaf)).contains(key) {
+        if Node::new(mtr.page(other.leaf)).contains(key) != Some(true) {
             return Ok(None);
         }
         let place = self.place(mtr, other.leaf, key, room)?;

@@ -13,6 +13,7 @@
 
 use super::{
     PageSet, Tree,
+    descent::Bounds,
     overflow::{Link, OverflowRef},
     store::{Access, PageStore, Shared},
 };
@@ -52,8 +53,7 @@ pub struct TreeReport {
 struct Visit {
     page: PageNo,
     level: Option<u8>,
-    lower: Vec<u8>,
-    upper: Option<Vec<u8>>,
+    bounds: Bounds,
 }
 
 /// The rest of an overflow chain that is being checked.
@@ -130,19 +130,18 @@ impl<S: PageStore> Tree<S> {
         let from = core::mem::take(&mut walk.next);
         let mut rest = walk.rest.take();
         let mut has_ended = true;
-        let mut open = vec![Visit { page: PageNo::ROOT, level: None, lower: Vec::new(), upper: None }];
+        let mut open = vec![Visit { page: PageNo::ROOT, level: None, bounds: Bounds::default() }];
         while let Some(visit) = open.pop() {
             self.claim(visit.page, &mut piece)?;
             copy.copy_from(self.store.share(&self.space, visit.page, Access::Scan)?.page());
             let node = page::validate(copy).map_err(|what| self.damaged(visit.page, what))?;
-            let (mut lower, mut upper) = (Vec::new(), Vec::new());
-            node.lower_into(&mut lower);
-            let upper = node.upper_into(&mut upper).then_some(upper);
-            if lower != visit.lower || upper != visit.upper {
+            if !visit.bounds.are_of(node) {
                 return Err(
                     self.damaged(visit.page, "its fence keys do not match the separators in its parent")
                 );
             }
+            self.check_ends(node, &visit.bounds)?;
+            let Bounds { lower, upper } = visit.bounds;
             if visit.level.is_some_and(|level| level != node.level()) {
                 return Err(self.damaged(visit.page, "it is not on the level below its parent"));
             }
@@ -169,14 +168,18 @@ impl<S: PageStore> Tree<S> {
                 let mut upper = upper;
                 // Pushed from last to first, so that the walk proceeds in key order.
                 for slot in (0..node.count()).rev() {
-                    let mut lower = Vec::new();
-                    node.key_into(slot, &mut lower);
-                    let upper = upper.replace(lower.clone());
+                    let mut begin = Vec::new();
+                    if slot > 0 {
+                        node.key_into(slot, &mut begin);
+                    } else {
+                        begin.clone_from(&lower);
+                    }
+                    let upper = upper.replace(begin.clone());
                     if upper.as_ref().is_some_and(|upper| *upper <= from) {
                         break;
                     }
                     let (page, level) = (node.child(slot), Some(node.level() - 1));
-                    open.push(Visit { page, level, lower, upper });
+                    open.push(Visit { page, level, bounds: Bounds { lower: begin, upper } });
                 }
             }
         }
@@ -193,6 +196,22 @@ impl<S: PageStore> Tree<S> {
     fn claim(&self, page: PageNo, piece: &mut Piece) -> Result<()> {
         piece.work.step()?;
         if piece.seen.insert(page) { Ok(()) } else { Err(self.damaged(page, "it is reached twice")) }
+    }
+
+    /// Checks that the first and the last key of a node lie within its bounds: its own fences may leave that open.
+    fn check_ends(&self, node: Node<'_>, bounds: &Bounds) -> Result<()> {
+        let first = usize::from(node.is_inner());
+        let key = |slot| {
+            let mut key = Vec::new();
+            node.key_into(slot, &mut key);
+            key
+        };
+        let is_inside =
+            |key: Vec<u8>| key >= bounds.lower && bounds.upper.as_ref().is_none_or(|upper| key < *upper);
+        if first < node.count() && !(is_inside(key(first)) && is_inside(key(node.count() - 1))) {
+            return Err(self.damaged(node.page().id().page, "a key lies outside the fences"));
+        }
+        Ok(())
     }
 
     /// Checks the entries of a leaf from a slot on; of the entry with the key of `begun` only the rest of its value.

@@ -13,7 +13,8 @@
 //! in order, and no key is returned twice, despite splits, merges and deletes between batches (test:
 //! `readers_and_cursors_during_splits_and_merges`). A cursor holds no latch, neither between calls nor within them
 //! (test: `a_cursor_survives_splits_and_merges_between_its_calls`). A cursor that is restricted to limits treats the
-//! tree as if it had no other entries, and copies no others (test: `a_cursor_stays_within_its_limits`).
+//! tree as if it had no other entries, and copies no others (test: `a_cursor_stays_within_its_limits`). Where a fence
+//! of the leaf is cut, the cursor descends twice, to have it whole (test: `behaves_as_a_map_4k`).
 //!
 //! **Access.** Batches after the second are read as [`Access::Scan`]: a short range counts as a look-up, a long one as
 //! a scan.
@@ -22,7 +23,7 @@ use core::ops::Deref;
 
 use super::{
     Tree,
-    descent::Target,
+    descent::{Bounds, Target},
     store::{Access, PageStore, Reading},
 };
 use crate::{
@@ -158,10 +159,11 @@ impl Batch {
     }
 
     /// Copies the entries at or above `low` and below `until` from the leaf of `low`. Returns whether the copy is
-    /// valid.
+    /// valid. `bounds` are those of a leaf with a cut fence.
     fn fill_up(
         &mut self,
         node: Node<'_>,
+        bounds: Option<&Bounds>,
         until: Option<&[u8]>,
         limit: usize,
         is_valid: impl Fn() -> bool,
@@ -169,7 +171,10 @@ impl Batch {
         let (first, _) = node.find(&self.low);
         debug_assert!(until.is_none_or(|until| *until > self.low[..]), "a batch would end where it begins");
         // `until` is above `low`, and so not below the leaf.
-        let until = until.filter(|until| node.contains(until));
+        let until = until.filter(|until| match bounds {
+            Some(Bounds { upper, .. }) => upper.as_deref().is_none_or(|upper| *until < upper),
+            None => node.contains(until) == Some(true),
+        });
         let stop = until.map_or(node.count(), |until| node.find(until).0);
         self.begin_copy(node, stop.saturating_sub(first).min(limit));
         let mut end = first;
@@ -187,19 +192,35 @@ impl Batch {
                 self.high.extend_from_slice(until);
                 true
             }
-            None => node.upper_into(&mut self.high),
+            None => match bounds {
+                Some(Bounds { upper, .. }) => {
+                    self.high.extend_from_slice(upper.as_deref().unwrap_or(&[]));
+                    upper.is_some()
+                }
+                None => node.upper_into(&mut self.high),
+            },
         };
         is_valid()
     }
 
     /// Copies the entries below `high` and at or above `from` from the leaf below `high`. Returns whether the copy is
-    /// valid.
-    fn fill_down(&mut self, node: Node<'_>, from: &[u8], limit: usize, is_valid: impl Fn() -> bool) -> bool {
+    /// valid. `bounds` are those of a leaf with a cut fence.
+    fn fill_down(
+        &mut self,
+        node: Node<'_>,
+        bounds: Option<&Bounds>,
+        from: &[u8],
+        limit: usize,
+        is_valid: impl Fn() -> bool,
+    ) -> bool {
         // `high` is at most the leaf's upper fence, which begins with the prefix like every key of the leaf.
         let end = self.high().map_or(node.count(), |high| node.find(high).0);
         debug_assert!(self.high().is_none_or(|high| from < high), "a batch would begin where it ends");
         // `from` is below `high`, and so not above the leaf.
-        let from = Some(from).filter(|from| node.contains(from));
+        let from = Some(from).filter(|from| match bounds {
+            Some(Bounds { lower, .. }) => *from >= lower.as_slice(),
+            None => node.contains(from) == Some(true),
+        });
         let stop = from.map_or(0, |from| node.find(from).0);
         self.begin_copy(node, end.saturating_sub(stop).min(limit));
         let mut first = end;
@@ -212,7 +233,10 @@ impl Batch {
         match from {
             _ if first > stop => node.key_into(first, &mut self.low),
             Some(from) => self.low.extend_from_slice(from),
-            None => node.lower_into(&mut self.low),
+            None => match bounds {
+                Some(Bounds { lower, .. }) => self.low.extend_from_slice(lower),
+                None => node.lower_into(&mut self.low),
+            },
         }
         is_valid()
     }
@@ -390,14 +414,16 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
         loop {
             let batch = &mut self.batch;
             let target = if up { Target::Key(&batch.low) } else { Target::Below(batch.high()) };
-            let Some(path) = self.tree.reach(target, 0, access)? else { return Ok(false) };
-            let node = Node::new(path.node.page());
+            let Some((path, bounds)) = self.tree.reach_with_fences(target, 0, access)? else {
+                return Ok(false);
+            };
+            let (node, bounds) = (Node::new(path.node.page()), bounds.as_ref());
             let is_valid = || path.node.is_valid();
             let KeyRange { from, to } = &self.limits;
             let is_copy_valid = if up {
-                batch.fill_up(node, to.as_deref(), self.limit, is_valid)
+                batch.fill_up(node, bounds, to.as_deref(), self.limit, is_valid)
             } else {
-                batch.fill_down(node, from, self.limit, is_valid)
+                batch.fill_down(node, bounds, from, self.limit, is_valid)
             };
             if is_copy_valid {
                 // The bounds of damaged nodes could make the cursor loop for ever.

@@ -11,7 +11,8 @@
 //! last write the disk has lost is intact but stale: it may be a node that was split or merged since (test:
 //! `a_leaf_that_has_lost_its_split_is_reported_for_every_key`). Callers that look for an absent key, continue from a
 //! node, or change one use [`Tree::reach`]: it detects that the node is the wrong one, even if the parent is the stale
-//! page (test: `a_leaf_whose_last_write_was_lost_is_reported`).
+//! page (test: `a_leaf_whose_last_write_was_lost_is_reported`). If a cut fence leaves that open, a second descent
+//! compares it with the separators above (test: `a_leaf_with_cut_fences_whose_last_write_was_lost_is_reported`).
 
 use super::{
     Tree,
@@ -20,7 +21,10 @@ use super::{
 use crate::{
     error::{Error, Result},
     ids::PageNo,
-    page::Node,
+    page::{
+        Node,
+        fence::{Fence, Fences},
+    },
 };
 
 /// The target of a descent.
@@ -33,13 +37,60 @@ pub(super) enum Target<'k> {
 }
 
 impl Target<'_> {
-    /// Returns whether this is the right node, by its fences.
-    pub(super) fn is_at(self, node: Node<'_>) -> bool {
+    /// Returns whether this is the right node, by its fences; `None` if a cut fence leaves that open.
+    pub(super) fn is_at(self, node: Node<'_>) -> Option<bool> {
         match self {
             Target::Key(key) => node.contains(key),
             Target::Below(Some(key)) => node.contains_below(key),
-            Target::Below(None) => !node.has_upper(),
+            Target::Below(None) => Some(!node.has_upper()),
         }
+    }
+
+    /// Returns the slot of the child to which the target belongs.
+    #[inline]
+    pub(super) fn child_slot(self, node: Node<'_>) -> usize {
+        match self {
+            Target::Key(key) => node.child_slot(key),
+            Target::Below(key) => node.child_slot_below(key),
+        }
+    }
+}
+
+/// The fences of a node, whole, as the nodes above it have them.
+#[derive(Debug, Default)]
+pub(super) struct Bounds {
+    pub lower: Vec<u8>,
+    /// `None` is above every key.
+    pub upper: Option<Vec<u8>>,
+}
+
+impl Bounds {
+    /// Narrows the bounds of a node to those of a child.
+    fn narrow(&mut self, parent: Node<'_>, slot: usize) {
+        if slot > 0 {
+            self.lower.clear();
+            parent.key_into(slot, &mut self.lower);
+        }
+        if slot + 1 < parent.count() {
+            let upper = self.upper.get_or_insert_default();
+            upper.clear();
+            parent.key_into(slot + 1, upper);
+        }
+    }
+
+    /// Returns whether these are the fences of the node.
+    pub(super) fn are_of(&self, node: Node<'_>) -> bool {
+        let (lower, upper) = self.fences();
+        lower.is_same(node.lower_fence().as_deref())
+            && match (upper, node.upper_fence()) {
+                (Some(here), Some(there)) => here.is_same(there.as_deref()),
+                (here, there) => here.is_none() && there.is_none(),
+            }
+    }
+
+    /// Returns them as fences.
+    pub(super) fn fences(&self) -> Fences<'_> {
+        (Fence::whole(&self.lower), self.upper.as_deref().map(Fence::whole))
     }
 }
 
@@ -104,7 +155,65 @@ impl<S: PageStore> Tree<S> {
             let is_there = target.is_at(Node::new(path.node.page()));
             let page = path.node.page().id().page;
             if path.node.is_valid() {
-                return if is_there { Ok(Some(path)) } else { Err(self.fence_mismatch(page)) };
+                return match is_there {
+                    Some(true) => Ok(Some(path)),
+                    Some(false) => Err(self.fence_mismatch(page)),
+                    None => Ok(self.reach_with_bounds(target, level, access)?.map(|(path, _)| path)),
+                };
+            }
+        }
+    }
+
+    /// As [`Tree::reach`]. Returns also the whole fences of the node, if one of them is cut.
+    pub(super) fn reach_with_fences(
+        &self,
+        target: Target<'_>,
+        level: u8,
+        access: Access,
+    ) -> Result<Option<(Path<'_, S>, Option<Bounds>)>> {
+        let Some(path) = self.reach(target, level, access)? else { return Ok(None) };
+        if !Node::new(path.node.page()).has_cut_fence() {
+            return Ok(Some((path, None)));
+        }
+        let again = self.reach_with_bounds(target, level, access)?;
+        Ok(again.map(|(path, bounds)| (path, Some(bounds))))
+    }
+
+    /// As [`Tree::reach`], but compares the node's fences with the separators above it. Returns these as well.
+    ///
+    /// The separators were read one after the other, but a node above has the same fences as long as its version is
+    /// valid. So at the end they are those of the node, if that is still valid.
+    #[cold]
+    pub(super) fn reach_with_bounds(
+        &self,
+        target: Target<'_>,
+        level: u8,
+        access: Access,
+    ) -> Result<Option<(Path<'_, S>, Bounds)>> {
+        if !self.is_rooted()? {
+            return Ok(None);
+        }
+        loop {
+            let mut bounds = Bounds::default();
+            let attempt = self.try_descend(target, level, access, |node| {
+                if node.level() > level {
+                    bounds.narrow(node, target.child_slot(node));
+                }
+            })?;
+            match attempt {
+                Attempt::Changed => {}
+                Attempt::TooLow => return Ok(None),
+                Attempt::Reached(path) => {
+                    let node = Node::new(path.node.page());
+                    let (are_its, page) = (bounds.are_of(node), node.page().id().page);
+                    if path.node.is_valid() {
+                        return if are_its {
+                            Ok(Some((path, bounds)))
+                        } else {
+                            Err(self.fence_mismatch(page))
+                        };
+                    }
+                }
             }
         }
     }
@@ -175,10 +284,7 @@ impl<S: PageStore> Tree<S> {
                     true => Attempt::Reached(Path { parent, node }),
                 });
             }
-            slot = match target {
-                Target::Key(key) => view.child_slot(key),
-                Target::Below(key) => view.child_slot_below(key),
-            };
+            slot = target.child_slot(view);
             page = view.child(slot);
             // A page number from a torn read must not make the store read from disk.
             if !node.is_valid() {

@@ -57,7 +57,7 @@ use crate::{
     ids::PageNo,
     page::{
         EntryHeader, Node, PageType,
-        node::{inline_limit, key_limit},
+        node::{inline_limit, key_limit, key_part_limit},
     },
     sync::{
         Arc,
@@ -124,6 +124,11 @@ impl<S: PageStore> Tree<S> {
         key_limit(self.store.page_size())
     }
 
+    /// Returns the maximum length of one part of a key, in bytes: a key consists of one or two.
+    pub fn key_part_limit(&self) -> usize {
+        key_part_limit(self.store.page_size())
+    }
+
     /// Returns the maximum length of a value in an entry, in bytes; longer ones are stored in overflow chains.
     pub fn inline_limit(&self) -> usize {
         inline_limit(self.store.page_size())
@@ -165,10 +170,13 @@ impl<S: PageStore> Tree<S> {
             let (slot, found) = node.find(key);
             let header = found.then(|| node.version_into(slot, value));
             let leaf = node.page().id().page;
-            let is_there = found || node.contains(key);
+            let is_there = if found { Some(true) } else { node.contains(key) };
             if path.node.is_valid() {
-                if !is_there {
-                    return Err(self.fence_mismatch(leaf));
+                match is_there {
+                    Some(true) => {}
+                    Some(false) => return Err(self.fence_mismatch(leaf)),
+                    // Reports a leaf that is not the right one.
+                    None => drop(self.reach_with_bounds(Target::Key(key), 0, Access::Point)?),
                 }
                 // If the root is a leaf, the descent is as fast as a hint.
                 if let Some(hash) = hash.filter(|_| path.parent.is_some()) {
@@ -201,7 +209,11 @@ impl<S: PageStore> Tree<S> {
             }
             return ByHint::Answer(Some(header));
         }
-        if node.contains(key) && reading.is_valid() { ByHint::Answer(None) } else { ByHint::Unknown }
+        if node.contains(key) == Some(true) && reading.is_valid() {
+            ByHint::Answer(None)
+        } else {
+            ByHint::Unknown
+        }
     }
 
     /// Creates the root if there is none.

@@ -13,10 +13,11 @@
 //! insert does not undo a merge. When inner nodes are merged, children that had different parents become neighbours,
 //! and these are considered for a merge again (test: `a_tree_that_is_emptied_in_any_order_is_one_page`).
 //!
-//! A split always finds its place (test: `behaves_as_a_map_4k`), because a record takes at most 7/16 of a page and a
-//! fence at most 3/16: between "the left part with its fences just fits" and "the right part just fits" there is at
-//! least one boundary of records. If the new record is too large to fit either half at once, the node is split without
-//! it, and again, with fewer records each time (test: `behaves_as_a_map_4k`).
+//! A split always finds its place (test: `behaves_as_a_map_4k`), because a record takes less than 11/16 of a page, in
+//! an inner node less than 7/16, and a stored fence little more than 1/16: between "the left part with its fences just
+//! fits" and "the right part just fits" there is at least one boundary of records. If the new record is too large to
+//! fit either half at once, the node is split without it, and again, with fewer records each time (test:
+//! `behaves_as_a_map_4k`).
 //!
 //! A node is checked before its records are moved, so a change that finds damage returns an error (test:
 //! `nodes_are_checked_for_a_merge_and_not_for_one_without_room`).
@@ -27,7 +28,7 @@
 
 use super::{
     Room, Tree,
-    descent::Target,
+    descent::{Bounds, Target},
     store::{Access, Latched, MiniTransaction, PageStore, Reading},
 };
 use crate::{
@@ -35,15 +36,15 @@ use crate::{
     ids::PageNo,
     page::{
         Node, NodeList, PageOp, PageType, check_change, check_entries,
+        fence::{Fence, Fences, fence_bytes, prefix_of, shortened},
         node::{SLOT, common_prefix},
-        node_build::{fence_bytes, prefix_of},
         record::{HEADER_MAX, inner_bytes, leaf_bytes},
     },
 };
 
 /// The maximum number of splits for one entry: its leaf three times; each level above twice, because a separator takes
-/// less than a quarter of a page; and the root moves down once. That is enough for six levels of nodes above the
-/// leaves. Longer keys can cause more levels, but splits still do not occur on all of them.
+/// less than half of the room that the fences leave; and the root moves down once. That is enough for six levels of
+/// nodes above the leaves. Longer keys can cause more levels, but splits still do not occur on all of them.
 const MAX_SPLITS: u64 = 16;
 
 /// Maximum of log that one change of the structure takes, in bytes: the image of a page, and fences and separators.
@@ -132,7 +133,7 @@ struct Item {
 
 /// Plans a split of a node after which `need` fits one of the parts, or at least will after further splits. Returns the
 /// first slot of the right part, and the separator.
-fn plan_split(node: Node<'_>, need: &Need<'_>) -> Option<(usize, Vec<u8>)> {
+fn plan_split(node: Node<'_>, (lower, upper): Fences<'_>, need: &Need<'_>) -> Option<(usize, Vec<u8>)> {
     let (place, found) = node.find(need.key);
     let needed = SLOT + need.record_bytes(node, found.then_some(place));
     let mut items = Vec::with_capacity(node.count() + 1);
@@ -150,13 +151,11 @@ fn plan_split(node: Node<'_>, need: &Need<'_>) -> Option<(usize, Vec<u8>)> {
     if place >= node.count() {
         items.push(Item { slot: None, bytes: needed, bytes_now: 0 });
     }
-    let (mut lower, mut upper) = (Vec::new(), Vec::new());
-    node.lower_into(&mut lower);
-    let upper = node.upper_into(&mut upper).then_some(&upper[..]);
+    let page_size = node.page().len();
     // Keys inserted in ascending order should leave full nodes, with some room for headers and values that grow.
     let full = node.capacity() / 16 * 15;
     // The left part has an upper fence, and so a longer prefix than the last node of its level.
-    let shorter = common_prefix(&lower, need.key).saturating_sub(node.prefix_len());
+    let shorter = common_prefix(lower.bytes, need.key).saturating_sub(node.prefix_len());
     let appending = !node.has_upper() && items.last().is_some_and(|item| item.slot.is_none());
 
     let key_of = |item: &Item, key: &mut Vec<u8>| {
@@ -170,11 +169,14 @@ fn plan_split(node: Node<'_>, need: &Need<'_>) -> Option<(usize, Vec<u8>)> {
     let mut behind = Vec::new();
     for with_need in [true, false] {
         let bytes = |item: &Item| if with_need { item.bytes } else { item.bytes_now };
+        let is_counted = |item: &Item| usize::from(with_need || item.slot.is_some());
         let total: usize = items.iter().map(bytes).sum();
-        let mut left = 0;
+        let records: usize = items.iter().map(is_counted).sum();
+        let (mut left, mut records_left) = (0, 0);
         let mut best: Option<(usize, usize, Vec<u8>)> = None;
         for n in 1..items.len() {
             left += bytes(&items[n - 1]);
+            records_left += is_counted(&items[n - 1]);
             // An inner node's separator must be the key of a present child.
             if node.is_inner() && items[n].slot.is_none() {
                 continue;
@@ -190,8 +192,16 @@ fn plan_split(node: Node<'_>, need: &Need<'_>) -> Option<(usize, Vec<u8>)> {
             key_of(&items[n - 1], &mut before);
             key_of(&items[n], &mut behind);
             let between = if node.is_leaf() { separator(&before, &behind) } else { &behind };
-            let parts =
-                [left + fence_bytes(&lower, Some(between)), total - left + fence_bytes(between, upper)];
+            let parts = [
+                (left, records_left, lower, Some(Fence::whole(between))),
+                (total - left, records - records_left, Fence::whole(between), upper),
+            ];
+            let parts = parts.map(|(bytes, records, lower, upper)| {
+                // A longer prefix makes the records shorter, except the first one of an inner node.
+                let shorter = prefix_of((lower, upper)).saturating_sub(node.prefix_len());
+                let records = records.saturating_sub(usize::from(node.is_inner()));
+                bytes.saturating_sub(records * shorter) + fence_bytes((lower, upper), page_size)
+            });
             if parts.into_iter().all(|part| part <= node.capacity()) {
                 let first = items[n..].iter().find_map(|item| item.slot).unwrap_or(node.count());
                 best = Some((cost, first, between.to_vec()));
@@ -225,9 +235,8 @@ impl<S: PageStore> Tree<S> {
     /// Splits the node of `need`'s key on this level until `need` fits.
     pub(super) fn split(&self, need: &Need<'_>, level: u8) -> Result<()> {
         loop {
-            let Some(path) = self.reach(Target::Key(need.key), level, Access::Point)? else {
-                return Ok(());
-            };
+            let reached = self.reach_with_fences(Target::Key(need.key), level, Access::Point)?;
+            let Some((path, bounds)) = reached else { return Ok(()) };
             let Some(parent) = &path.parent else {
                 let node = Node::new(path.node.page());
                 let (slot, found) = node.find(need.key);
@@ -252,7 +261,11 @@ impl<S: PageStore> Tree<S> {
                 return Ok(());
             }
             self.check_node(node)?;
-            let Some((at, between)) = plan_split(node, need) else {
+            // Unchanged since its bounds were read.
+            let (lower, upper) = (node.lower_fence(), node.upper_fence());
+            let own = (lower.as_deref(), upper.as_ref().map(Fence::as_deref));
+            let fences = bounds.as_ref().map_or(own, Bounds::fences);
+            let Some((at, between)) = plan_split(node, fences, need) else {
                 return Err(self.damaged(mtr.page_no(child), "its records leave no place for a split"));
             };
             let need_above = Need::inner(&between);
@@ -261,7 +274,7 @@ impl<S: PageStore> Tree<S> {
                 self.split(&need_above, level + 1)?;
                 continue;
             }
-            self.split_node(mtr, parent, child, at, &between)?;
+            self.split_node(mtr, parent, child, fences, (at, &between))?;
         }
     }
 
@@ -287,21 +300,18 @@ impl<S: PageStore> Tree<S> {
         Ok(slot)
     }
 
-    /// Moves the slots from `at` on to a new right neighbour.
+    /// Moves the slots from `at` on to a new right neighbour, with a key between both.
     fn split_node<'a>(
         &'a self,
         mut mtr: S::MiniTransaction<'a>,
         parent: Latched,
         child: Latched,
-        at: usize,
-        between: &[u8],
+        (lower, upper): Fences<'_>,
+        (at, between): (usize, &[u8]),
     ) -> Result<()> {
         let node = Node::new(mtr.page(child));
-        debug_assert!(node.contains(between), "a node is split at a key outside its fences");
-        let level = node.level();
-        let (mut lower, mut upper) = (Vec::new(), Vec::new());
-        node.lower_into(&mut lower);
-        let upper = node.upper_into(&mut upper).then_some(&upper[..]);
+        debug_assert!(node.contains(between) != Some(false), "a node is split at a key outside its fences");
+        let (level, page_size) = (node.level(), self.store.page_size());
         let mut list = NodeList::default();
         list.push_node(node, at, node.count());
         let above = Node::new(mtr.page(parent));
@@ -311,9 +321,12 @@ impl<S: PageStore> Tree<S> {
         let kind = if level == 0 { PageType::Leaf } else { PageType::Inner };
         let near = PageNo(mtr.page_no(child).0 + 1);
         let right = mtr.allocate(&self.space, kind, level, near)?;
-        let image = list.image(between, upper);
-        mtr.apply(right, &PageOp::NodeBuild { level, lower: between, upper, image: &image });
-        mtr.apply(child, &PageOp::NodeKeep { slots: [0, at as u16], lower: &lower, upper: Some(between) });
+        let fence = Fence::whole(between);
+        let (from, to) = shortened((fence, upper), page_size);
+        let image = list.image(prefix_of((from, to)));
+        mtr.apply(right, &PageOp::NodeBuild { level, lower: from, upper: to, image: &image });
+        let (lower, upper) = shortened((lower, Some(fence)), page_size);
+        mtr.apply(child, &PageOp::NodeKeep { slots: [0, at as u16], lower, upper });
         debug_assert_eq!(Node::new(mtr.page(child)).count(), at, "the left half lacks records");
         debug_assert_eq!(Node::new(mtr.page(right)).count(), list.len(), "the right half lacks records");
         let link = mtr.page_no(right);
@@ -339,12 +352,15 @@ impl<S: PageStore> Tree<S> {
         list.push_node(node, 0, node.count());
         let kind = if level == 0 { PageType::Leaf } else { PageType::Inner };
         let child = mtr.allocate(&self.space, kind, level, PageNo(PageNo::ROOT.0 + 1))?;
-        let image = list.image(&[], None);
-        mtr.apply(child, &PageOp::NodeBuild { level, lower: &[], upper: None, image: &image });
+        let image = list.image(0);
+        mtr.apply(child, &PageOp::NodeBuild { level, lower: Fence::whole(&[]), upper: None, image: &image });
         list.clear();
         list.push_inner(&[], mtr.page_no(child));
-        let image = list.image(&[], None);
-        mtr.apply(root, &PageOp::NodeBuild { level: level + 1, lower: &[], upper: None, image: &image });
+        let image = list.image(0);
+        mtr.apply(
+            root,
+            &PageOp::NodeBuild { level: level + 1, lower: Fence::whole(&[]), upper: None, image: &image },
+        );
         debug_assert!(
             Node::new(mtr.page(root)).is_parent_of(0, Node::new(mtr.page(child))),
             "the root is not the parent of what it held"
@@ -374,32 +390,37 @@ impl<S: PageStore> Tree<S> {
     /// # Errors
     /// The errors of the store. The node is no longer pending.
     pub fn maintain_step(&self, pending: &mut PendingMerges) -> Result<bool> {
-        let Some((key, level)) = pending.0.pop() else { return Ok(false) };
-        match self.merge_at(&key, level)? {
+        let Some(node) = pending.0.pop() else { return Ok(false) };
+        let level = node.level;
+        match self.merge_at(node.target(), level)? {
             Outcome::Stays => Ok(false),
             Outcome::Alone => {
-                pending.0.push((key, level + 1));
+                pending.0.push(PendingMerge { level: level + 1, ..node });
                 Ok(false)
             }
             Outcome::Lowered => {
                 debug_assert!(level > 0, "a leaf was lowered");
-                pending.0.push((key, level - 1));
+                pending.0.push(PendingMerge { level: level - 1, ..node });
                 Ok(true)
             }
             Outcome::Merged(seam) => {
                 debug_assert!(level > 0 || seam.is_none(), "a leaf has children that became neighbours");
-                pending.0.push((key.clone(), level + 1));
-                pending.0.push((key, level));
-                pending.0.extend(seam.into_iter().flatten().map(|key| (key, level - 1)));
+                pending.0.push(PendingMerge { level: level + 1, ..node.clone() });
+                pending.0.push(node);
+                if let Some(key) = seam {
+                    let left = PendingMerge { key, is_below: true, level: level - 1 };
+                    pending.0.push(left.clone());
+                    pending.0.push(PendingMerge { is_below: false, ..left });
+                }
                 Ok(true)
             }
         }
     }
 
-    /// Merges the node of a key on this level, if it should and can be merged.
-    fn merge_at(&self, key: &[u8], level: u8) -> Result<Outcome> {
+    /// Merges a node of this level, if it should and can be merged.
+    fn merge_at(&self, target: Target<'_>, level: u8) -> Result<Outcome> {
         loop {
-            let Some(path) = self.reach(Target::Key(key), level, Access::Point)? else {
+            let Some(path) = self.reach(target, level, Access::Point)? else {
                 return Ok(Outcome::Stays);
             };
             let node = Node::new(path.node.page());
@@ -423,7 +444,7 @@ impl<S: PageStore> Tree<S> {
                 level.checked_add(1),
                 "a child is not on the level below its parent"
             );
-            let slot = above.child_slot(key);
+            let slot = target.child_slot(above);
             if above.count() == 1 {
                 return Ok(Outcome::Alone);
             }
@@ -442,11 +463,14 @@ impl<S: PageStore> Tree<S> {
                         return Err(self.fence_mismatch(links[at]));
                     }
                 }
-                if let Some(merged) = self.try_merge(nodes)? {
+                let mut between = Vec::new();
+                above.key_into(right, &mut between);
+                if let Some(merged) = self.try_merge(nodes, between)? {
                     check_change(above, Some(right), 0)
                         .map_err(|what| self.damaged(mtr.page_no(parent), what))?;
                     let Merged { level, lower, upper, image, .. } = &merged;
-                    let upper = upper.as_deref();
+                    let (lower, upper) = (lower.as_deref(), upper.as_ref().map(Fence::as_deref));
+                    let (lower, upper) = shortened((lower, upper), self.store.page_size());
                     let freeing = mtr.prepare_free(&self.space, right_page)?;
                     mtr.apply(left, &PageOp::NodeBuild { level: *level, lower, upper, image });
                     mtr.apply(parent, &PageOp::NodeRemove { slot: right as u16 });
@@ -485,23 +509,38 @@ impl<S: PageStore> Tree<S> {
         let level = node.level();
         let mut list = NodeList::default();
         list.push_node(node, 0, node.count());
-        let image = list.image(&[], None);
+        let image = list.image(0);
         let child = mtr.prepare_free(&self.space, child)?;
-        mtr.apply(root, &PageOp::NodeBuild { level, lower: &[], upper: None, image: &image });
+        mtr.apply(root, &PageOp::NodeBuild { level, lower: Fence::whole(&[]), upper: None, image: &image });
         mtr.free(&self.space, child);
         mtr.commit()?;
         Ok(true)
     }
 }
 
-/// The nodes that are still to be considered for a merge: a key and a level each, the next one last.
+/// A node that is still to be considered for a merge.
+#[derive(Clone, Debug)]
+struct PendingMerge {
+    key: Vec<u8>,
+    /// Whether it is the node of the keys just below `key`, and not that of `key`.
+    is_below: bool,
+    level: u8,
+}
+
+impl PendingMerge {
+    fn target(&self) -> Target<'_> {
+        if self.is_below { Target::Below(Some(&self.key)) } else { Target::Key(&self.key) }
+    }
+}
+
+/// The nodes that are still to be considered for a merge, the next one last.
 #[derive(Debug, Default)]
-pub struct PendingMerges(Vec<(Vec<u8>, u8)>);
+pub struct PendingMerges(Vec<PendingMerge>);
 
 impl PendingMerges {
     /// Adds the leaf of a key, as the next node.
     pub fn push_leaf(&mut self, key: Vec<u8>) {
-        self.0.push((key, 0));
+        self.0.push(PendingMerge { key, is_below: false, level: 0 });
     }
 
     /// Returns the number of nodes.
@@ -524,28 +563,28 @@ enum Outcome {
     /// The node was the root, and has the content of its only child now: it may have an only child again.
     Lowered,
     /// The node was merged: see [`Merged::seam`].
-    Merged(Option<[Vec<u8>; 2]>),
+    Merged(Option<Vec<u8>>),
 }
 
 /// Two neighbours as one node.
 struct Merged {
     level: u8,
-    lower: Vec<u8>,
-    upper: Option<Vec<u8>>,
+    lower: Fence<Vec<u8>>,
+    upper: Option<Fence<Vec<u8>>>,
     image: Vec<u8>,
-    /// For inner nodes, keys of two of their children, which had different parents and are now neighbours.
-    seam: Option<[Vec<u8>; 2]>,
+    /// For inner nodes, the key between two of their children, which had different parents and are now neighbours.
+    seam: Option<Vec<u8>>,
 }
 
 impl<S: PageStore> Tree<S> {
-    /// Merges two neighbours. `None` if they do not fit one page with a reserve.
-    fn try_merge(&self, [left, right]: [Node<'_>; 2]) -> Result<Option<Merged>> {
+    /// Merges two neighbours, with this key between them. `None` if they do not fit one page with a reserve.
+    fn try_merge(&self, [left, right]: [Node<'_>; 2], between: Vec<u8>) -> Result<Option<Merged>> {
         debug_assert_eq!(left.level(), right.level(), "nodes of two levels are merged");
-        let (mut lower, mut upper) = (Vec::new(), Vec::new());
-        left.lower_into(&mut lower);
-        let upper = right.upper_into(&mut upper).then_some(upper);
+        let (lower, upper) = (left.lower_fence(), right.upper_fence());
+        let fences = (lower.as_deref(), upper.as_ref().map(Fence::as_deref));
         // The prefix of the merged node is no longer than that of either, so no record takes fewer bytes than now.
-        let least = left.live_bytes() + right.live_bytes() + fence_bytes(&lower, upper.as_deref());
+        let fence_bytes = fence_bytes(fences, self.store.page_size());
+        let least = left.live_bytes() + right.live_bytes() + fence_bytes;
         let reserve = if left.count() == 0 || right.count() == 0 { 0 } else { left.capacity() / 8 };
         // Most merges that have no room are refused here, before the checks of both nodes.
         if least + reserve > left.capacity() {
@@ -553,30 +592,26 @@ impl<S: PageStore> Tree<S> {
         }
         self.check_node(left)?;
         self.check_node(right)?;
-        let (mut end, mut start) = (Vec::new(), Vec::new());
         debug_assert!(
-            left.upper_into(&mut end) && {
-                right.lower_into(&mut start);
-                end == start
-            },
+            left.upper_fence().is_some_and(|end| end.as_deref().is_same(right.lower_fence().as_deref())),
             "two nodes are merged that are no neighbours"
         );
         let mut list = NodeList::default();
         list.push_node(left, 0, left.count());
-        list.push_node(right, 0, right.count());
-        let prefix = prefix_of(&lower, upper.as_deref());
-        let bytes = list.bytes(prefix) + fence_bytes(&lower, upper.as_deref());
+        if right.is_leaf() {
+            list.push_node(right, 0, right.count());
+        } else {
+            list.push_inner(&between, right.child(0));
+            list.push_node(right, 1, right.count());
+        }
+        let prefix = prefix_of(fences);
+        let bytes = list.bytes(prefix) + fence_bytes;
         debug_assert!(least <= bytes, "a merged node takes fewer bytes than its two parts");
         if bytes + reserve > left.capacity() {
             return Ok(None);
         }
-        let image = list.image(&lower, upper.as_deref());
-        let seam = left.is_inner().then(|| {
-            let (mut last, mut first) = (Vec::new(), Vec::new());
-            left.key_into(left.count().saturating_sub(1), &mut last);
-            right.lower_into(&mut first);
-            [last, first]
-        });
+        let image = list.image(prefix);
+        let seam = left.is_inner().then_some(between);
         Ok(Some(Merged { level: left.level(), lower, upper, image, seam }))
     }
 }

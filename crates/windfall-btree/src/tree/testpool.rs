@@ -314,9 +314,10 @@ pub struct TestMini<'a> {
 
 /// Returns whether a node's keys are below those of another one.
 fn is_left_of(node: Node<'_>, other: Node<'_>) -> bool {
-    let (mut upper, mut lower) = (Vec::new(), Vec::new());
-    other.lower_into(&mut lower);
-    node.upper_into(&mut upper) && upper <= lower
+    let lower = other.lower_fence();
+    node.upper_fence().is_some_and(|upper| {
+        upper.as_deref().is_same(lower.as_deref()) || upper.as_deref().can_be_below(lower.as_deref())
+    })
 }
 
 /// Latches a frame exclusively if it is not latched.

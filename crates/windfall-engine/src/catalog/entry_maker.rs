@@ -156,8 +156,13 @@ impl<'a, 'f> EntryMaker<'a, 'f> {
     /// # Errors
     /// [`UsageError::KeyTooLong`], [`UsageError::IndexedPartTooFar`].
     pub(super) fn check(&self, entry: &Entry, value: &[u8]) -> Result<()> {
-        check_length(self.tree, &entry.key, || self.owner())?;
+        check_length(self.tree, self.index.form.key_bytes(entry.index_bytes), || self.owner())?;
         self.index.key.whole_key_of(value).map(drop)
+    }
+
+    /// Returns whether the index can hold an entry with this key.
+    pub(super) fn fits(&self, key: &EntryKey) -> bool {
+        self.index.form.key_bytes(key.index_bytes) <= self.tree.key_part_limit()
     }
 
     /// Returns the length of the longest value of an entry.

@@ -39,7 +39,7 @@ use super::table::Table;
 use crate::{
     env::Env,
     error::{Blockers, LockError, Result, SchemaError},
-    page::node::key_limit,
+    page::node::key_part_limit,
     sync::{Arc, Event, InterruptibleWait, Mutex, Rank, is_inside},
 };
 
@@ -52,7 +52,7 @@ const QUOTED: usize = 60;
 
 /// Returns the maximum length of a name in bytes: the key of a table's record is one byte longer.
 pub(super) fn name_limit(page_size: usize) -> usize {
-    NAME_MAX.min(key_limit(page_size) - 1)
+    NAME_MAX.min(key_part_limit(page_size) - 1)
 }
 
 /// Refuses a name that no table or index can have.

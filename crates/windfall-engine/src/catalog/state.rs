@@ -187,7 +187,7 @@ impl Catalog {
 
     /// Returns the length of the longest key of a table, in bytes.
     pub fn key_limit(&self) -> usize {
-        self.system.tree().key_limit()
+        self.system.tree().key_part_limit()
     }
 
     pub(super) fn check_name(&self, name: &str) -> Result<()> {

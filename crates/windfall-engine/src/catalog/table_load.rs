@@ -239,7 +239,7 @@ impl<'a> TableLoader<'a> {
     ) -> Result<()> {
         let Self { name, schema, entries, .. } = self;
         let tree = &schema.clustered;
-        check_length(tree, key, Owner::default)?;
+        check_length(tree, key.len(), Owner::default)?;
         let (length, limit) = (value.len() as u64, VALUE_BYTES_MAX);
         if length > limit {
             return Err(UsageError::ValueTooLong { owner: Owner::Unknown, length, limit }.into());

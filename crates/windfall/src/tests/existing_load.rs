@@ -143,7 +143,7 @@ fn a_row_that_is_refused_is_left_out() {
         refused(key, value, &[change("made", Some(entry), None)], &["index made of table t"]);
         let long = vec![7; 5000];
         refused(&long, value, &[made(None)], &["table t", "5000"]);
-        refused(key, value, &[made(Some(SuppliedEntry::new(&long)))], &["index made of table t", "5004"]);
+        refused(key, value, &[made(Some(SuppliedEntry::new(&long)))], &["index made of table t", "5000"]);
         refused(key, value, &[made(Some(entry.payload(&long)))], &["index made of table t", "5000"]);
         if sorted {
             refused(&all[3].0, &all[3].1, &[made(None)], &["table t: row 51", "x03"]);

@@ -207,11 +207,12 @@ fn a_refused_load_leaves_nothing() {
             &["5000", "table t"],
         ),
         (
-            "a long entry",
+            "a long index key",
             true,
-            with(299, (vec![b'z'; 765], value(299, 1))),
+            // Each zero byte counts as two.
+            with(299, (key(299), vec![0; 407])),
             too_long,
-            &["index some of table t", "770"],
+            &["index wide of table t", "800"],
         ),
         (
             "a key of a unique index twice",
@@ -228,7 +229,8 @@ fn a_refused_load_leaves_nothing() {
     for (what, sorted, mut rows, refused, messages) in cases {
         // An overflow chain must be removed as well.
         rows[100] = long(100);
-        let error = load(&db, indexed(), sorted, rows).unwrap_err();
+        let options = indexed().index("wide", IndexOptions::on_value(7..407));
+        let error = load(&db, options, sorted, rows).unwrap_err();
         assert!(refused(&error), "{what}: {error:?}");
         for part in messages {
             assert!(error.to_string().contains(part), "{what}: {part} is not in: {error}");

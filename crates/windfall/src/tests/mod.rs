@@ -1,8 +1,9 @@
 //! Tests of the engine through the API, with access to the engine of a database: DDL statements that are paused at
-//! points within them, tables that are created with their rows or get them at once, and a pool that has no frame to
-//! give.
+//! points within them, tables that are created with their rows or get them at once, keys as long as they may be, and a
+//! pool that has no frame to give.
 
 mod existing_load;
 mod load;
+mod long_keys;
 mod pool;
 mod statements;

@@ -35,6 +35,15 @@ fn bytes_of(disk: &SimulatedDisk, file: FileName) -> Found<Option<Vec<u8>>> {
     Ok(Some(bytes))
 }
 
+/// Returns a fence as a node stores it behind a common prefix of this length, and whether it is cut.
+fn stored_fence(fence: &[u8], prefix: usize) -> (Vec<u8>, bool) {
+    let most = prefix + PAGE / 16;
+    if fence.len() <= most {
+        return (fence.to_vec(), false);
+    }
+    ([&fence[..most], &crc32c::crc32c(fence).to_le_bytes()].concat(), true)
+}
+
 /// Returns the newest valid slot of the control file.
 fn control(disk: &SimulatedDisk) -> Option<Vec<u8>> {
     let bytes = bytes_of(disk, FileName::Control).ok()??;
@@ -241,11 +250,19 @@ impl Tree {
         let upper_at = 40 + u16_at(&page, 36);
         let upper_end = upper_at + u16_at(&page, 38);
         let first = upper_end.next_multiple_of(8);
-        let shared = &page[40..40 + prefix];
-        let fence = (page[6] & 1 != 0).then(|| [shared, &page[upper_at..upper_end]].concat());
-        if (&page[40..upper_at], fence.as_deref()) != (lower, upper) {
+        let common = upper.map_or(0, |upper| lower.iter().zip(upper).take_while(|(a, b)| a == b).count());
+        if prefix != common {
+            return wrong(format!("its prefix has {prefix} bytes, and its fences share {common}"));
+        }
+        let (below, above) = (stored_fence(lower, prefix), upper.map(|upper| stored_fence(upper, prefix)));
+        let flags = u8::from(upper.is_some())
+            | u8::from(below.1) << 1
+            | u8::from(above.as_ref().is_some_and(|fence| fence.1)) << 2;
+        let above = above.map_or(Vec::new(), |fence| fence.0[prefix..].to_vec());
+        if page[6] != flags || page[40..upper_at] != below.0 || page[upper_at..upper_end] != above {
             return wrong("its fences are not those of its parent".into());
         }
+        let shared = &lower[..prefix];
         let mut keys: Vec<(Vec<u8>, usize)> = Vec::new();
         for slot in 0..slots {
             let at = u16_at(&page, first + 4 * slot);

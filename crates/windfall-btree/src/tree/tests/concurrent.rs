@@ -18,8 +18,32 @@ use crate::{
 
 const STAYING: u64 = 500;
 
+/// The keys of a test.
+#[derive(Clone, Copy)]
+struct Keys {
+    /// Bytes before the number, most of which few keys share.
+    before: usize,
+    /// Bytes behind it.
+    behind: usize,
+}
+
+const SHORT: Keys = Keys { before: 16, behind: 0 };
+/// Nodes have fences that are cut.
+const LONG: Keys = Keys { before: 400, behind: 500 };
+
+impl Keys {
+    fn key(self, n: u64) -> Vec<u8> {
+        let group = vec![b'a' + (n / 100_000) as u8; self.before];
+        [group, n.to_be_bytes().to_vec(), vec![b'-'; self.behind]].concat()
+    }
+
+    fn number(self, key: &[u8]) -> u64 {
+        u64::from_be_bytes(key[self.before..][..8].try_into().unwrap())
+    }
+}
+
 fn key(n: u64) -> Vec<u8> {
-    [b"a common prefix ", &n.to_be_bytes()[..]].concat()
+    SHORT.key(n)
 }
 
 /// Returns a value that reveals when it is torn: its first byte repeated, and a length that follows from that byte.
@@ -35,12 +59,9 @@ fn check_value(value: &[u8]) {
     );
 }
 
-fn number(key: &[u8]) -> u64 {
-    u64::from_be_bytes(key[16..].try_into().unwrap())
-}
-
 /// Writes. Each writer has keys of its own between those that are never removed.
-fn write(tree: &Tree<TestPool>, writer: u64, stop: &AtomicBool) {
+fn write(tree: &Tree<TestPool>, keys: Keys, writer: u64, stop: &AtomicBool) {
+    let key = |n| keys.key(n);
     let mut random = writer + 1;
     while !stop.load(Relaxed) {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -56,7 +77,7 @@ fn write(tree: &Tree<TestPool>, writer: u64, stop: &AtomicBool) {
 }
 
 /// Scans the tree at least once, even if `stop` is set before it has begun.
-fn scan(tree: &Tree<TestPool>, up: bool, stop: &AtomicBool) {
+fn scan(tree: &Tree<TestPool>, keys: Keys, up: bool, stop: &AtomicBool) {
     let mut is_last = false;
     while !is_last {
         is_last = stop.load(Relaxed);
@@ -65,7 +86,7 @@ fn scan(tree: &Tree<TestPool>, up: bool, stop: &AtomicBool) {
         let mut staying = 0;
         while if up { cursor.next() } else { cursor.prev() }.unwrap() {
             check_value(cursor.value());
-            let n = number(cursor.key());
+            let n = keys.number(cursor.key());
             assert!(last.is_none_or(|last| if up { last < n } else { last > n }), "{n} after {last:?}");
             last = Some(n);
             if n.is_multiple_of(1000) {
@@ -77,7 +98,8 @@ fn scan(tree: &Tree<TestPool>, up: bool, stop: &AtomicBool) {
     }
 }
 
-fn read(tree: &Tree<TestPool>, stop: &AtomicBool) {
+fn read(tree: &Tree<TestPool>, keys: Keys, stop: &AtomicBool) {
+    let key = |n| keys.key(n);
     let (mut reads, mut is_last) = (0, false);
     while !is_last {
         is_last = stop.load(Relaxed);
@@ -93,20 +115,24 @@ fn read(tree: &Tree<TestPool>, stop: &AtomicBool) {
 
 #[test]
 fn readers_and_cursors_during_splits_and_merges() {
+    [SHORT, LONG].into_iter().for_each(read_and_scan_during_splits_and_merges);
+}
+
+fn read_and_scan_during_splits_and_merges(keys: Keys) {
     let horizon = Arc::new(TestHorizon::default());
     let tree = tree(4096).with_horizon(horizon.clone());
     for n in 0..STAYING {
-        put(&tree, &key(n * 1000), header(n), &value(n));
+        put(&tree, &keys.key(n * 1000), header(n), &value(n));
     }
     tree.hash().switch(true);
     let stop = AtomicBool::new(false);
     std::thread::scope(|threads| {
         let (tree, stop) = (&tree, &stop);
         for writer in 0..3 {
-            threads.spawn(move || write(tree, writer, stop));
+            threads.spawn(move || write(tree, keys, writer, stop));
         }
-        let scans = [true, false].map(|up| threads.spawn(move || scan(tree, up, stop)));
-        let reads = threads.spawn(move || read(tree, stop));
+        let scans = [true, false].map(|up| threads.spawn(move || scan(tree, keys, up, stop)));
+        let reads = threads.spawn(move || read(tree, keys, stop));
         let begin = Instant::now();
         while begin.elapsed() < Duration::from_secs(3) && !reads.is_finished() {
             std::thread::sleep(Duration::from_millis(10));

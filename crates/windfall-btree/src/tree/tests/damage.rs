@@ -9,7 +9,7 @@
 use super::{confirm, header, put, remove, tree};
 use crate::{
     ids::{PageId, PageNo, SpaceId},
-    page::{Node, NodeList, Page, PageOp, PageType, node::common_prefix},
+    page::{Node, NodeList, Page, PageOp, PageType, fence::Fence, node::common_prefix},
     tree::{
         Room, Seek, Tree,
         store::{MiniTransaction, PageStore},
@@ -127,8 +127,22 @@ fn reading_a_damaged_page_is_an_error_or_an_answer_but_no_panic() {
 /// the leaf's fences is not reported as absent.
 #[test]
 fn a_leaf_whose_last_write_was_lost_is_reported() {
-    let tree = some_tree();
-    let key = |n: u64| (n * 3).to_be_bytes();
+    a_lost_write_is_reported(|n| (n * 3).to_be_bytes().to_vec());
+}
+
+/// Of each 20 keys all begin alike, and differ behind the part of a fence that is stored.
+#[test]
+fn a_leaf_with_cut_fences_whose_last_write_was_lost_is_reported() {
+    let cut = a_lost_write_is_reported(|n| {
+        [&vec![n as u8 / 20; 300][..], &(n * 3).to_be_bytes(), &[b'-'; 100]].concat()
+    });
+    assert!(cut > 5, "{cut} leaves with cut fences");
+}
+
+/// Returns the number of leaves with a cut fence.
+fn a_lost_write_is_reported(key: impl Fn(u64) -> Vec<u8>) -> usize {
+    let tree = tree(4096);
+    (0..400).for_each(|n| put(&tree, &key(n), header(n), &[5; 40]));
     let images = || leaves(&tree).into_iter().map(|page| (page, image(&tree, page))).collect::<Vec<_>>();
     let before = images();
     (0..400).filter(|n| n % 4 != 0).for_each(|n| assert!(remove(&tree, &key(n))));
@@ -155,6 +169,11 @@ fn a_leaf_whose_last_write_was_lost_is_reported() {
     }
     assert!(lost > 1, "{lost} leaves were merged");
     confirm(&tree);
+    let mut cut = 0;
+    for (page, _) in before {
+        tree.store().damage(id(page), |page| cut += usize::from(Node::new(page).has_cut_fence()));
+    }
+    cut
 }
 
 /// A leaf: its bytes, its fences and its keys.
@@ -416,9 +435,9 @@ fn a_root_with_fences_does_not_grow() {
     let key = |n: u8| [0, 0, 0, 0, 0, 0, 1, n];
     let mut list = NodeList::default();
     (0..149).for_each(|n| list.push_leaf(&key(n), header(1), &[7; 4]));
-    let (lower, upper) = ([0; 6], [0, 0, 0, 0, 0, 0, 9]);
-    let image = list.image(&lower, Some(&upper));
-    let build = PageOp::NodeBuild { level: 0, lower: &lower, upper: Some(&upper), image: &image };
+    let (lower, upper) = (Fence::whole(&[0; 6][..]), Some(Fence::whole(&[0, 0, 0, 0, 0, 0, 9][..])));
+    let image = list.image(lower.bytes.len());
+    let build = PageOp::NodeBuild { level: 0, lower, upper, image: &image };
     tree.store().damage(id(PageNo::ROOT), |page| build.apply(page, id(PageNo::ROOT)).unwrap());
     let error = refused(&tree, (150..160).map(|n| key(n).to_vec()), 4);
     assert!(error.contains("page 1: the root has a fence"), "{error}");

@@ -157,8 +157,8 @@ fn a_reader_never_takes_another_value_for_its_own() {
 fn exceeded_limits_are_reported() {
     let tree = tree(4096);
     let mut mtr = tree.store().begin().unwrap();
-    let error = tree.seek_for_change(&mut mtr, &[1; 769], Room::Keep).unwrap_err();
-    assert!(matches!(error, Error::Usage(UsageError::KeyTooLong { length: 769, limit: 768, .. })));
+    let error = tree.seek_for_change(&mut mtr, &[1; 1539], Room::Keep).unwrap_err();
+    assert!(matches!(error, Error::Usage(UsageError::KeyTooLong { length: 1539, limit: 1538, .. })));
     let error = tree.seek_for_change(&mut mtr, b"a", Room::Value(1025)).unwrap_err();
     assert!(matches!(error, Error::Usage(UsageError::ValueTooLong { length: 1025, limit: 1024, .. })));
     assert!(tree.store().is_empty(tree.space()).unwrap(), "nothing was made for a call that failed");

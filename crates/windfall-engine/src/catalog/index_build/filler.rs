@@ -318,7 +318,7 @@ impl<'a, 'f> IndexFiller<'a, 'f> {
         // Notes of several versions of a row may be of one entry.
         let keys = notes.iter().filter_map(|note| self.maker.key_of_note(note).transpose());
         for key in keys.collect::<Result<BTreeSet<_>>>()? {
-            if key.bytes.len() <= self.tree().key_limit() {
+            if self.maker.fits(&key) {
                 self.maker.collect_key(&key, noted);
             } else {
                 self.refuse_unfit(&key)?;
@@ -385,7 +385,7 @@ impl<'a, 'f> IndexFiller<'a, 'f> {
         let entry = match self.entry_state(key)? {
             EntryState::Present(entry) | EntryState::Deferred(entry) => entry,
             standing => {
-                if key.bytes.len() <= self.tree().key_limit() {
+                if self.maker.fits(key) {
                     self.remove(key)?;
                 }
                 return if matches!(standing, EntryState::Absent) { Ok(()) } else { self.defer(key) };

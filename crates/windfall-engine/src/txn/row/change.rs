@@ -144,7 +144,7 @@ fn try_change<'e: 't, 't>(
     kept: &mut Savepoint,
 ) -> Result<Option<Changed>, Stop> {
     let tree = target.clustered;
-    check_length(tree, key, || target.owner())?;
+    check_length(tree, key.len(), || target.owner())?;
     let length = edit.length();
     if length > VALUE_BYTES_MAX {
         return Err(UsageError::ValueTooLong { owner: target.owner(), length, limit: VALUE_BYTES_MAX }.into());

@@ -93,6 +93,14 @@ impl EntryForm {
         }
     }
 
+    /// Returns the length of the stored index key in an index part of this length: all of it but a terminator.
+    pub fn key_bytes(self, index_bytes: usize) -> usize {
+        match self {
+            Self::Terminated => index_bytes.saturating_sub(secondary::END.len()),
+            Self::Supplied { .. } => index_bytes,
+        }
+    }
+
     /// Returns the lower bound of the entries with this index key and greater ones. For supplied entries it may be any
     /// first bytes of them.
     pub fn start_of(self, index_key: &[u8]) -> Vec<u8> {
@@ -128,8 +136,8 @@ impl EntryForm {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SuppliedEntry<'a> {
     /// The key in the index: any bytes, in the order of `memcmp`. They must be self-delimiting: no key of the index is
-    /// the beginning of another one. A fixed length does it, or a terminator that the rest does not contain. The
-    /// keys of the index and of the row together are at most as long as one key of a table may be.
+    /// the beginning of another one. A fixed length does it, or a terminator that the rest does not contain. It may be
+    /// as long as the key of a row: 3,072 bytes with pages of 16 KiB.
     pub key: &'a [u8],
     /// Bytes that are stored with it: at most 1,024, with pages of 4 KiB at most 1,022.
     pub payload: &'a [u8],

@@ -87,14 +87,14 @@ impl Plan<'_> {
     }
 }
 
-/// Refuses a key that is too long for a tree.
+/// Refuses a row's key, or an index key, that is too long.
 ///
 /// # Errors
 /// [`UsageError::KeyTooLong`].
-pub fn check_length(tree: &Tree, key: &[u8], owner: impl FnOnce() -> Owner) -> Result<()> {
-    let limit = tree.key_limit();
-    if key.len() > limit {
-        return Err(UsageError::KeyTooLong { owner: owner(), length: key.len(), limit }.into());
+pub fn check_length(tree: &Tree, length: usize, owner: impl FnOnce() -> Owner) -> Result<()> {
+    let limit = tree.key_part_limit();
+    if length > limit {
+        return Err(UsageError::KeyTooLong { owner: owner(), length, limit }.into());
     }
     Ok(())
 }
@@ -214,7 +214,8 @@ pub fn entries_of_new_row(
     let sides = entries_of(target, key, None, Some(value), supplied)?;
     for Sides { secondary, new, .. } in &sides {
         if let Some(entry) = new {
-            check_length(secondary.tree, &entry.key, || target.owner_of(secondary))?;
+            let length = secondary.form.key_bytes(entry.index_bytes);
+            check_length(secondary.tree, length, || target.owner_of(secondary))?;
         }
     }
     for Sides { n, new, .. } in sides {
@@ -259,7 +260,8 @@ pub(super) fn plan<'e, 't>(
     let mut names: Vec<LatchName> = Vec::new();
     for Sides { secondary, old, new, .. } in &sides {
         for entry in [old, new].into_iter().flatten() {
-            check_length(secondary.tree, &entry.key, || target.owner_of(secondary))?;
+            let length = secondary.form.key_bytes(entry.index_bytes);
+            check_length(secondary.tree, length, || target.owner_of(secondary))?;
         }
         let unique = [old, new].into_iter().flatten().filter(|entry| entry.is_unique);
         let space = secondary.tree.space().id();

@@ -8,7 +8,8 @@
 //! becomes `00 ff`; `00 00` ends the index key (test: `entries_are_in_order_and_come_apart_again`). So no encoded index
 //! key is a prefix of another one.
 
-const END: [u8; 2] = [0, 0];
+/// The terminator of an index part.
+pub(super) const END: [u8; 2] = [0, 0];
 const ZERO: [u8; 2] = [0, 0xff];
 
 /// Returns the prefix of all entries of an index key: its escaped form and the terminator.

@@ -14,7 +14,7 @@ fn a_call_appends_no_more_than_its_reservation() {
         let base = Base::open(setup).unwrap();
         let log = base.pool.context().log.clone();
         let chance = |below: usize| (env.random() % below as u64) as usize;
-        let (longest_key, inline) = (base.clustered.key_limit(), base.clustered.inline_limit());
+        let (longest_key, inline) = (base.clustered.key_part_limit(), base.clustered.inline_limit());
         for n in 0..600u16 {
             let mut key = vec![7; [1, 30, longest_key - 2][chance(3)]];
             key.extend([chance(20) as u8, chance(2) as u8]);
