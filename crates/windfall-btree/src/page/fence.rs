@@ -3,11 +3,12 @@
 //! **Purpose.** A key may take more than a third of a page, and a node has two fences. So a node stores of a long fence
 //! only the beginning, and a checksum: two fences always leave room for records.
 //!
-//! **Invariants.** A node stores the common prefix of its fences, and of the rest of each fence at most
-//! [`rest_limit`] bytes: a longer fence is *cut*, and the CRC-32C of the whole fence is stored with it (test:
-//! `fences_are_shortened_behind_their_prefix`). The records of the node lack the prefix, so it costs no room. Of two
-//! fences that are known in part, the prefix is that of the known parts (test:
-//! `what_is_said_of_cut_fences_is_true_of_whole_ones`).
+//! **Invariants.** A node stores the common prefix of its fences, and of the rest of each fence at most [`rest_limit`]
+//! bytes: a longer fence is *cut*, and the CRC-32C of the whole fence is stored with it (test:
+//! `fences_are_shortened_behind_their_prefix`). Of two fences that are known in part, the prefix is that of the known
+//! parts (test: `what_is_said_of_cut_fences_is_true_of_whole_ones`).
+//!
+//! **Reasons.** A long prefix costs no room: the records of the node lack it.
 
 use super::node::common_prefix;
 

@@ -378,14 +378,15 @@ fn put_fence(page: Page<'_>, at: usize, fence: Fence<&[u8]>, from: usize) -> usi
 /// Makes the page a node with these fences and records, whatever it held before.
 pub(super) fn build(page: Page<'_>, id: PageId, level: u8, fences: Fences<'_>, image: &[u8]) -> Result {
     let leaf = level == 0;
-    let mut count = 0;
+    let mut offsets = Vec::with_capacity(image.len() / 32);
     for record in NodeImage::new(leaf, image) {
-        let (_, record) = record?;
-        if !leaf && count == 0 && !record.suffix().is_empty() {
+        let (at, record) = record?;
+        if !leaf && offsets.is_empty() && !record.suffix().is_empty() {
             return Err("a node's first child has a key of its own");
         }
-        count += 1;
+        offsets.push(at);
     }
+    let count = offsets.len();
     if !are_short(fences, page.len()) {
         return Err("a fence is too long for the node");
     }
@@ -408,8 +409,8 @@ pub(super) fn build(page: Page<'_>, id: PageId, level: u8, fences: Fences<'_>, i
     let node = Node::new(page);
     let heap = heap_start(node);
     page.write(heap, image);
-    for (n, record) in NodeImage::new(leaf, image).enumerate() {
-        put_slot(node, n, Slot::new(0, heap + record?.0));
+    for (n, at) in offsets.into_iter().enumerate() {
+        put_slot(node, n, Slot::new(0, heap + at));
     }
     set_skip(node, node.best_skip());
     debug_assert_eq!(Node::new(page).count(), count, "a new node has another number of slots than its image");

@@ -239,16 +239,15 @@ impl<'a> Page<'a> {
     pub fn fill_zero(self, at: usize, len: usize) {
         let end = at + len;
         debug_assert!(end <= self.len(), "a range of {len} bytes at {at} leaves the page");
-        let mut at = at;
-        while at < end {
-            if at.is_multiple_of(8) && end - at >= 8 {
-                self.words[at / 8].store(0, Relaxed);
-                at += 8;
-            } else {
-                self.set_u8(at, 0);
-                at += 1;
-            }
+        let (first, last) = (at.next_multiple_of(WORD).min(end), (end / WORD * WORD).max(at));
+        (at..first).for_each(|at| self.set_u8(at, 0));
+        if first < last {
+            // Several stores in each turn of the loop: they are not made into wider ones.
+            let (lines, rest) = self.words[first / WORD..last / WORD].as_chunks::<8>();
+            lines.iter().for_each(|line| line.iter().for_each(|word| word.store(0, Relaxed)));
+            rest.iter().for_each(|word| word.store(0, Relaxed));
         }
+        (first.max(last)..end).for_each(|at| self.set_u8(at, 0));
     }
 
     /// Compares `len` bytes at `at` with `other`, in memcmp order; a prefix sorts first.

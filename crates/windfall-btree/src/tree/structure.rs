@@ -26,6 +26,9 @@
 //! A split during the rollback of a transaction uses the space that was reserved before ([`split_log_limit`]) (test:
 //! `making_room_for_an_entry_takes_no_more_log_than_is_reserved`).
 
+use core::cmp::Reverse;
+use std::collections::BinaryHeap;
+
 use super::{
     Room, Tree,
     descent::{Bounds, Target},
@@ -131,6 +134,17 @@ struct Item {
     bytes_now: usize,
 }
 
+/// A place where a node may be split, in the order of preference.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    cost: usize,
+    /// The first item of the right part.
+    n: usize,
+    /// The bytes of the left part.
+    left: usize,
+    records_left: usize,
+}
+
 /// Plans a split of a node after which `need` fits one of the parts, or at least will after further splits. Returns the
 /// first slot of the right part, and the separator.
 fn plan_split(node: Node<'_>, (lower, upper): Fences<'_>, need: &Need<'_>) -> Option<(usize, Vec<u8>)> {
@@ -173,7 +187,7 @@ fn plan_split(node: Node<'_>, (lower, upper): Fences<'_>, need: &Need<'_>) -> Op
         let total: usize = items.iter().map(bytes).sum();
         let records: usize = items.iter().map(is_counted).sum();
         let (mut left, mut records_left) = (0, 0);
-        let mut best: Option<(usize, usize, Vec<u8>)> = None;
+        let mut places: Vec<Place> = Vec::with_capacity(items.len());
         for n in 1..items.len() {
             left += bytes(&items[n - 1]);
             records_left += is_counted(&items[n - 1]);
@@ -186,9 +200,11 @@ fn plan_split(node: Node<'_>, (lower, upper): Fences<'_>, need: &Need<'_>) -> Op
             } else {
                 left.abs_diff(total - left)
             };
-            if best.as_ref().is_some_and(|best| best.0 <= cost) {
-                continue;
-            }
+            places.push(Place { cost, n, left, records_left });
+        }
+        // Most often the first one fits.
+        let mut places: BinaryHeap<_> = places.into_iter().map(Reverse).collect();
+        while let Some(Reverse(Place { n, left, records_left, .. })) = places.pop() {
             key_of(&items[n - 1], &mut before);
             key_of(&items[n], &mut behind);
             let between = if node.is_leaf() { separator(&before, &behind) } else { &behind };
@@ -202,18 +218,16 @@ fn plan_split(node: Node<'_>, (lower, upper): Fences<'_>, need: &Need<'_>) -> Op
                 let records = records.saturating_sub(usize::from(node.is_inner()));
                 bytes.saturating_sub(records * shorter) + fence_bytes((lower, upper), page_size)
             });
-            if parts.into_iter().all(|part| part <= node.capacity()) {
-                let first = items[n..].iter().find_map(|item| item.slot).unwrap_or(node.count());
-                best = Some((cost, first, between.to_vec()));
+            if parts.into_iter().any(|part| part > node.capacity()) {
+                continue;
             }
-        }
-        if let Some((_, first, between)) = best {
+            let first = items[n..].iter().find_map(|item| item.slot).unwrap_or(node.count());
             debug_assert!(first <= node.count(), "a node is split beyond its slots");
             debug_assert!(
                 node.is_leaf() || (1..node.count()).contains(&first),
                 "a half of an inner node has no child"
             );
-            return Some((first, between));
+            return Some((first, between.to_vec()));
         }
     }
     None

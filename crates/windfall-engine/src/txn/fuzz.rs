@@ -11,7 +11,7 @@ use super::{
         secondary::{entry_key, index_key_of, prefix_of, split},
     },
     undo::{
-        record::{Body, EntryBefore, EntryChange, RowChange, Touch, UndoRecord},
+        record::{Body, ChangedRow, EntryBefore, EntryChange, RowChange, Touch, UndoRecord},
         stream::{key_of, slice_of},
     },
 };
@@ -31,7 +31,7 @@ pub fn undo(data: &[u8]) {
         Body::Overflow { .. } => UndoRecord::OVERFLOW_LENGTH,
         Body::Row { key, change, touches, .. } => {
             let value = if let RowChange::Update { value, .. } = change { value.len() } else { 0 };
-            UndoRecord::row_bound(key.len(), value, touches)
+            ChangedRow::bound(key, value, touches.iter())
         }
     };
     assert!(data.len() <= bound, "a record is longer than the log space reserved for it");

@@ -64,7 +64,7 @@ fn later_runs_crash_at_every_operation() {
 
 #[test]
 fn runs_with_high_trees_crash_at_every_other_operation() {
-    let history = History { seed: 600, steps: 380, mode: FlushLog::Sync, before: 1, script: Script::High };
+    let history = History { seed: 600, steps: 390, mode: FlushLog::Sync, before: 1, script: Script::High };
     // The trees must become high, and low again.
     let mut heights: BTreeMap<String, Vec<u32>> = BTreeMap::new();
     let mut live = open(&SimulatedDisk::new(1), 1).unwrap();

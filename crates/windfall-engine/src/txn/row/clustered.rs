@@ -25,7 +25,7 @@ use crate::{
     txn::{
         locks::RowMode,
         trx::Trx,
-        undo::record::{Body, RowChange, Touch, UndoRecord},
+        undo::record::{ChangedRow, RowChange},
     },
 };
 
@@ -130,10 +130,10 @@ impl<'t> ClusteredChange<'_, 't> {
     fn attempt<'e: 't>(&self, trx: &mut Trx<'e>, plan: &Plan<'_>) -> Result<Attempt, Stop> {
         let Self { target, key, new, mode, last } = *self;
         let tree = target.clustered;
-        let touches: Vec<Touch> = plan.planned.iter().map(|planned| planned.touch.clone()).collect();
+        let touches = plan.planned.iter().map(|planned| &planned.touch);
         let mut tail = trx.tail(target.temporary)?;
         let id = trx.writer_id();
-        trx.reserve(&mut tail, UndoRecord::row_bound(key.len(), tree.inline_limit(), &touches))?;
+        trx.reserve(&mut tail, ChangedRow::bound(key, tree.inline_limit(), touches.clone()))?;
         let mut mtr = Mtr::begin(tree.store())?;
         let room = new.map_or(Room::Header, |new| Room::Value(new.bytes.len()));
         let mut located = tree.seek_for_change(&mut mtr, key, room)?;
@@ -165,9 +165,9 @@ impl<'t> ClusteredChange<'_, 't> {
             }
             trx.extend_rollback_space(bytes);
         }
-        let body = Body::Row { space: tree.space().id(), key: key.to_vec(), change, touches };
         let mut record = Vec::new();
-        UndoRecord { trx: id, previous: trx.previous(&tail), body }.encode(&mut record);
+        let changed = ChangedRow { space: tree.space().id(), key, change: &change, touches };
+        changed.encode(id, trx.previous(&tail), &mut record);
         let place = tail.prepare(&mut mtr, record.len())?;
         // The undo record names every touched entry: with many indexes or long keys that may be much.
         let stored = new.map_or(0, |new| new.bytes.len());

@@ -239,6 +239,72 @@ impl Fields<'_> {
     }
 }
 
+fn put_fixed(out: &mut Vec<u8>, kind: u8, trx: TrxId, previous: Option<UndoPos>, space: SpaceId) {
+    out.push(kind);
+    for word in [trx.0, previous.map_or(0, |previous| previous.0), space.0] {
+        out.extend_from_slice(&word.to_le_bytes());
+    }
+}
+
+/// The change of a row, to be encoded: [`Body::Row`] of borrowed parts.
+pub(crate) struct ChangedRow<'a, T> {
+    pub space: SpaceId,
+    pub key: &'a [u8],
+    pub change: &'a RowChange,
+    pub touches: T,
+}
+
+impl<'a, T: ExactSizeIterator<Item = &'a Touch> + Clone> ChangedRow<'a, T> {
+    /// Returns the maximum length of the record, in bytes, if the previous value has at most this length.
+    pub(crate) fn bound(key: &[u8], value: usize, touches: T) -> usize {
+        let before = |touch: &Touch| touch.change.before().map_or(0, |before| 4 + before.value.len());
+        let touched: usize = touches.map(|touch| 8 + 4 + touch.key.len() + 1 + HEADER + before(touch)).sum();
+        FIXED + 4 + key.len() + HEADER + 4 + value + 4 + touched
+    }
+
+    /// Appends the encoded form, without length and state.
+    pub(crate) fn encode(&self, trx: TrxId, previous: Option<UndoPos>, out: &mut Vec<u8>) {
+        let Self { space, key, change, ref touches } = *self;
+        let (kind, value) = match change {
+            RowChange::Insert => (INSERT, 0),
+            RowChange::Update { value, .. } => (UPDATE, value.len()),
+            RowChange::Delete { .. } => (DELETE, 0),
+        };
+        out.reserve(Self::bound(key, value, touches.clone()));
+        put_fixed(out, kind, trx, previous, space);
+        put(out, key);
+        match change {
+            RowChange::Insert => {}
+            RowChange::Update { header, value } => {
+                put_header(out, *header);
+                put(out, value);
+            }
+            RowChange::Delete { header } => put_header(out, *header),
+        }
+        out.extend_from_slice(&(touches.len() as u32).to_le_bytes());
+        for touch in touches.clone() {
+            out.extend_from_slice(&touch.space.0.to_le_bytes());
+            put(out, &touch.key);
+            let code = match touch.change {
+                EntryChange::Inserted => INSERTED,
+                EntryChange::Revived(_) => REVIVED,
+                EntryChange::Marked(_) => MARKED,
+                EntryChange::Replaced(_) => REPLACED,
+            };
+            match touch.change.before() {
+                None => out.push(code),
+                Some(EntryBefore { header, value }) => {
+                    out.push(if value.is_empty() { code } else { code | HAD_VALUE });
+                    put_header(out, *header);
+                    if !value.is_empty() {
+                        put(out, value);
+                    }
+                }
+            }
+        }
+    }
+}
+
 impl UndoRecord {
     /// Returns whether an encoded record leaves nothing to purge, whether it is in force or undone: it has
     /// delete-marked no entry and replaced no chain.
@@ -263,63 +329,20 @@ impl UndoRecord {
         read().unwrap_or(false)
     }
 
-    /// Returns the maximum length of the record of a row change, in bytes.
-    pub(crate) fn row_bound(key: usize, value: usize, touches: &[Touch]) -> usize {
-        let before = |touch: &Touch| touch.change.before().map_or(0, |before| 4 + before.value.len());
-        let touched: usize =
-            touches.iter().map(|touch| 8 + 4 + touch.key.len() + 1 + HEADER + before(touch)).sum();
-        FIXED + 4 + key + HEADER + 4 + value + 4 + touched
-    }
-
     /// The length of the record of an overflow chain, in bytes.
     pub(crate) const OVERFLOW_LENGTH: usize = FIXED + 4;
 
     /// Appends the encoded form, without length and state.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         let from = out.len();
-        let (kind, space) = match &self.body {
-            Body::Row { change: RowChange::Insert, space, .. } => (INSERT, space),
-            Body::Row { change: RowChange::Update { .. }, space, .. } => (UPDATE, space),
-            Body::Row { change: RowChange::Delete { .. }, space, .. } => (DELETE, space),
-            Body::Overflow { space, .. } => (OVERFLOW, space),
-        };
-        out.push(kind);
-        for word in [self.trx.0, self.previous.map_or(0, |previous| previous.0), space.0] {
-            out.extend_from_slice(&word.to_le_bytes());
-        }
         match &self.body {
-            Body::Overflow { first, .. } => out.extend_from_slice(&first.0.to_le_bytes()),
-            Body::Row { key, change, touches, .. } => {
-                put(out, key);
-                match change {
-                    RowChange::Insert => {}
-                    RowChange::Update { header, value } => {
-                        put_header(out, *header);
-                        put(out, value);
-                    }
-                    RowChange::Delete { header } => put_header(out, *header),
-                }
-                out.extend_from_slice(&(touches.len() as u32).to_le_bytes());
-                for touch in touches {
-                    out.extend_from_slice(&touch.space.0.to_le_bytes());
-                    put(out, &touch.key);
-                    let code = match touch.change {
-                        EntryChange::Inserted => INSERTED,
-                        EntryChange::Revived(_) => REVIVED,
-                        EntryChange::Marked(_) => MARKED,
-                        EntryChange::Replaced(_) => REPLACED,
-                    };
-                    match touch.change.before() {
-                        None => out.push(code),
-                        Some(EntryBefore { header, value }) => {
-                            out.push(if value.is_empty() { code } else { code | HAD_VALUE });
-                            put_header(out, *header);
-                            if !value.is_empty() {
-                                put(out, value);
-                            }
-                        }
-                    }
-                }
+            Body::Overflow { space, first } => {
+                put_fixed(out, OVERFLOW, self.trx, self.previous, *space);
+                out.extend_from_slice(&first.0.to_le_bytes());
+            }
+            Body::Row { space, key, change, touches } => {
+                let row = ChangedRow { space: *space, key, change, touches: touches.iter() };
+                row.encode(self.trx, self.previous, out);
             }
         }
         debug_assert!(
@@ -448,7 +471,7 @@ mod tests {
             record.encode(&mut bytes);
             let bound = match &record.body {
                 Body::Overflow { .. } => UndoRecord::OVERFLOW_LENGTH,
-                Body::Row { key, touches, .. } => UndoRecord::row_bound(key.len(), 40, touches),
+                Body::Row { key, touches, .. } => ChangedRow::bound(key, 40, touches.iter()),
             };
             prop_assert!(bytes.len() <= bound);
             prop_assert_eq!(UndoRecord::trx_of(&bytes), Ok(record.trx));

@@ -34,6 +34,8 @@
 use core::time::Duration;
 use std::collections::BTreeMap;
 
+use smallvec::SmallVec;
+
 use super::{
     position::{STREAM_BYTES, undo_pos},
     purge_state::StreamPurge,
@@ -73,6 +75,8 @@ const BEGIN: u64 = 8;
 
 /// Bytes of the length and the state before each record.
 const HEAD: usize = 5;
+/// A record with its head that takes no more bytes is put together on the stack.
+const SHORT_RECORD_BYTES: usize = 256;
 /// Bytes of log for an operation on an undo page, in addition to the bytes that it writes.
 const LOG_BYTES_PER_OPERATION: usize = 48;
 /// The state of a record that was undone.
@@ -193,7 +197,7 @@ pub struct Appender<'s> {
 #[derive(Debug)]
 pub struct Place {
     at: u64,
-    pieces: Vec<Piece>,
+    pieces: SmallVec<[Piece; 2]>,
     /// Pages to be formatted.
     fresh: Vec<Slot>,
     /// Whether the record is the first one to reach a half of its slice.
@@ -696,12 +700,8 @@ impl Appender<'_> {
     /// I/O. The mini-transaction is unchanged then.
     pub fn prepare(&mut self, mtr: &mut Mtr<'_>, bytes: usize) -> Result<Place> {
         let stream = self.stream;
-        let mut place = Place {
-            at: self.end.next,
-            pieces: Vec::with_capacity(1),
-            fresh: Vec::new(),
-            reaches_half: false,
-        };
+        let mut place =
+            Place { at: self.end.next, pieces: SmallVec::new(), fresh: Vec::new(), reaches_half: false };
         let mut at = self.end.next;
         let mut left = HEAD + bytes;
         while left > 0 {
@@ -753,7 +753,7 @@ impl Appender<'_> {
         debug_assert!(place.at == self.end.next, "a record is written at the end of its stream");
         debug_assert!(self.stream.end() == place.at, "readers see the end of the stream");
         debug_assert!(HEAD + record.len() <= MAX_RECORD_BYTES, "a record would be read back as damaged");
-        let mut bytes = Vec::with_capacity(HEAD + record.len());
+        let mut bytes = SmallVec::<[u8; SHORT_RECORD_BYTES]>::with_capacity(HEAD + record.len());
         bytes.extend_from_slice(&((HEAD + record.len()) as u32).to_le_bytes());
         bytes.push(0);
         bytes.extend_from_slice(record);
