@@ -69,6 +69,10 @@ pub enum Rank {
     Handles,
     /// The start of a background worker in an open database.
     Workers,
+    /// The transactions that wait for locks.
+    LockWaits,
+    /// A shard of the lock table.
+    LockShard,
     /// A leaf lock: no other lock is taken while it is held.
     Leaf,
 }
@@ -76,7 +80,7 @@ pub enum Rank {
 #[cfg(debug_assertions)]
 impl Rank {
     /// All ranks, in their order.
-    pub(super) const ALL: [Self; 25] = [
+    pub(super) const ALL: [Self; 27] = [
         Self::Scope,
         Self::Session,
         Self::Renames,
@@ -101,6 +105,8 @@ impl Rank {
         Self::Disk,
         Self::Handles,
         Self::Workers,
+        Self::LockWaits,
+        Self::LockShard,
         Self::Leaf,
     ];
 }

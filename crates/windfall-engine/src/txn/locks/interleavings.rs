@@ -7,7 +7,7 @@ use crate::{
     env::ModelEnv,
     sync::{
         Event, Interrupt,
-        atomic::AtomicBool,
+        atomic::{AtomicBool, Ordering::Relaxed},
         latch::Latch,
         model::{explore, spawn},
     },
@@ -21,6 +21,15 @@ fn locks() -> Arc<LockManager> {
 
 fn row() -> RowName {
     RowName { space: SPACE, key: b"k"[..].into() }
+}
+
+/// Returns rows in different shards.
+fn rows_apart(locks: &LockManager) -> [RowName; 2] {
+    let row = |key: u8| RowName { space: SPACE, key: [key].into() };
+    let shard = |row: &RowName| locks.shards.spot(row.space, &row.key).shard;
+    let first = row(b'a');
+    let other = (b'b'..).map(row).find(|other| shard(other) != shard(&first)).unwrap();
+    [first, other]
 }
 
 fn exclusive() -> LockRequest {
@@ -254,6 +263,76 @@ fn a_deadlock_is_broken_whichever_request_closes_it() {
     });
 }
 
+/// Two transactions lock two rows of different shards in opposite orders, while a third one locks each of them for a
+/// moment: the ends of these locks grant requests in one shard while a search is in the other.
+///
+/// Catches: a search that does not leave a shard; a cycle that is reported although one of its members was granted its
+/// request; a waiter that is granted its lock between its enqueueing and its wait, and not woken.
+#[test]
+fn a_search_crosses_shards_while_locks_are_granted() {
+    explore(4000, &["ServedAndNotWoken", "SearchInOneShard", "WaitNotedLate"], || {
+        let locks = locks();
+        let [a, b] = rows_apart(&locks);
+        let orders = [(1, [a.clone(), b.clone()]), (2, [b.clone(), a.clone()])];
+        let threads = orders.map(|(id, rows)| {
+            let (locks, me) = (locks.clone(), locks.lock_owner(TrxId(id)));
+            spawn(move || {
+                let take =
+                    |row| locks.acquire(&me, LockRequest::Row(row, RowMode::Exclusive), LockTimeout::Forever);
+                let outcome = rows.into_iter().try_for_each(take);
+                locks.end(&me);
+                match outcome {
+                    Ok(()) => 0,
+                    Err(LockError::Deadlock(_)) => 1,
+                    Err(other) => panic!("{other}"),
+                }
+            })
+        });
+        for (id, row) in [(3, a), (4, b)] {
+            let me = locks.lock_owner(TrxId(id));
+            let taken = locks.acquire(&me, LockRequest::Row(row, RowMode::Exclusive), LockTimeout::Forever);
+            assert_eq!(taken, Ok(()), "it holds nothing else");
+            locks.end(&me);
+        }
+        let refused: u64 = threads.map(|thread| thread.join().unwrap()).iter().sum();
+        assert!(
+            refused <= 1 && refused == locks.metrics().deadlocks,
+            "{refused} transactions got a deadlock error"
+        );
+        assert!(locks.listing().is_empty() && locks.waits().is_empty());
+    });
+}
+
+/// A transaction with two rows in different shards ends while two others queue for one of them each.
+///
+/// Catches: a release in one shard that misses a request in another; a lock that was granted by a release, and is not
+/// in the list of its new holder, which never releases it.
+#[test]
+fn a_release_reaches_waiters_of_each_shard() {
+    explore(4000, &["ServedAndNotWoken", "WaitNotedLate", "GrantNotListed"], || {
+        let locks = locks();
+        let rows = rows_apart(&locks);
+        let holder = locks.lock_owner(TrxId(1));
+        for row in rows.clone() {
+            locks.acquire(&holder, LockRequest::Row(row, RowMode::Exclusive), LockTimeout::NoWait).unwrap();
+        }
+        let mut id = 1;
+        let threads = rows.map(|row| {
+            id += 1;
+            let (locks, me) = (locks.clone(), locks.lock_owner(TrxId(id)));
+            spawn(move || {
+                locks.acquire(&me, LockRequest::Row(row, RowMode::Exclusive), LockTimeout::Forever).unwrap();
+                locks.end(&me);
+            })
+        });
+        locks.end(&holder);
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        assert!(locks.listing().is_empty() && locks.waits().is_empty());
+    });
+}
+
 /// One thread locks a range and then reads the leaf, one inserts into it, and one with a range elsewhere ends. An
 /// insert that the range lock has not prevented is seen by the reader.
 ///
@@ -293,7 +372,8 @@ fn an_insert_sees_the_range_or_is_seen() {
 /// One thread locks a row to read it, by the usual protocol; one writes it, and ends; one has another row, and ends.
 /// The thread that has locked the row sees no change in it until it ends.
 ///
-/// Catches: a count of rows that is published late; a writer that misses a lock; a locking reader that misses a writer.
+/// Catches: a count of rows that is published late; a writer that misses a lock; a locking reader that misses a
+/// writer.
 #[test]
 fn a_row_that_is_locked_is_not_written() {
     explore(6000, &["LocksPublishedLate", "ServedAndNotWoken"], || {

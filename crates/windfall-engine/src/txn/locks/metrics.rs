@@ -3,7 +3,7 @@
 //! **Purpose.** Counters of lock conflicts and of the time that transactions wait.
 //!
 //! **Invariants.** All except `held` and `waiting` only grow (test: `behaves_as_its_rules`). No more waits have ended
-//! than have begun (checked by `locks/table.rs::end_wait`), and none was longer than all together (checked by
+//! than have begun (checked by `locks/waiting.rs::end_wait`), and none was longer than all together (checked by
 //! `locks/metrics.rs::waited`).
 
 use core::time::Duration;

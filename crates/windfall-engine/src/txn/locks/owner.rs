@@ -1,22 +1,26 @@
 //! Lock owners.
 //!
-//! **Purpose.** A [`LockOwner`] is the handle of a lock owner, shared by its transaction and its waiters.
-//! [`LockOwners`] is the set of lock owners that hold or request locks, with the wait of each.
+//! **Purpose.** A [`LockOwner`] is the handle of a lock owner, shared by its transaction, its waiters, and the queues
+//! in which it holds or requests locks. It has the list of what it holds, so that its end finds its locks in their
+//! shards.
 //!
-//! **Invariants.** The state of a wait changes under the mutex of the lock table (by type). A lock owner is `resolved`
-//! from the moment in which the outcome of its wait is known until it waits again (checked by
-//! `locks/owner.rs::take_woken`). The thread that resolves it queues it to be woken once the mutex is free (test:
+//! **Invariants.** The list has the rows that it holds, and the tablespaces in which it has locks of a table or of
+//! ranges, each once (checked by `locks/shards.rs::check_invariants`). It changes under the mutex of the shard of the
+//! lock, and under its own (by type). Nothing enters it after the end (test:
+//! `no_request_waits_for_a_transaction_that_has_ended`). A lock owner is `resolved` from the moment in which the
+//! outcome of its wait is known until it waits again (checked by `locks/owner.rs::resolve`), and changes that under
+//! the mutex of the shard of the lock that it waits for (test: `a_release_reaches_waiters_of_each_shard`). The thread
+//! that resolves it queues it to be woken once its mutexes are free (test:
 //! `every_end_of_a_wait_wakes_the_waiting_thread`).
 
-use core::{mem, time::Duration};
-use std::collections::{BTreeMap, BTreeSet};
+use core::mem;
 
-use super::{queue::Place, request::LockRequest};
+use smallvec::SmallVec;
+
 use crate::{
-    error::LockError,
     ids::{SpaceId, TrxId},
     sync::{
-        Arc, Event, Wake,
+        Arc, Event, Mutex, Rank, Wake,
         atomic::{
             AtomicBool, AtomicU32, AtomicU64, AtomicUsize,
             Ordering::{Relaxed, SeqCst},
@@ -81,9 +85,10 @@ impl From<Option<TrxId>> for Inserter {
 }
 
 impl Inserter {
-    /// Returns whether range locks of an owner with this ordering group block it.
-    pub(super) fn is_blocked_by(self, holder: TrxId, ordering_group: u64) -> bool {
-        self.trx != Some(holder) && (ordering_group == 0 || ordering_group != self.ordering_group)
+    /// Returns whether range locks of a lock owner block it.
+    pub(super) fn is_blocked_by(self, holder: &LockOwner) -> bool {
+        let group = holder.ordering_group;
+        self.trx != Some(holder.id) && (group == 0 || group != self.ordering_group)
     }
 }
 
@@ -104,14 +109,18 @@ pub struct LockOwner {
     /// The thread of the last call of its transaction; none if it accepts no more calls. For messages only: a thread
     /// may serve many sessions.
     thread: AtomicUsize,
+    /// Changes under the mutex of `held`.
     ended: AtomicBool,
+    held: Mutex<HeldLocks>,
     /// The number of the last interrupt that arrived outside of a wait; 0 if there was none.
     interrupted: AtomicU64,
     /// Interrupts up to this number are ignored.
     forgotten: AtomicU64,
+    /// It is in a queue.
+    waits: AtomicBool,
     resolved: AtomicBool,
     /// A transaction may have come into the way of its wait since the last list for the observer. Changes under the
-    /// mutex of the lock table.
+    /// mutex of the shard.
     outdated: AtomicBool,
     event: Event,
 }
@@ -127,8 +136,10 @@ impl LockOwner {
             changed: AtomicU64::new(0),
             thread: AtomicUsize::new(NO_THREAD),
             ended: AtomicBool::new(false),
+            held: Mutex::new(Rank::Leaf, HeldLocks::default()),
             interrupted: AtomicU64::new(0),
             forgotten: AtomicU64::new(0),
+            waits: AtomicBool::new(false),
             resolved: AtomicBool::new(false),
             outdated: AtomicBool::new(false),
             event: Event::new(),
@@ -162,14 +173,116 @@ impl LockOwner {
         self.changed.fetch_add(rows, Relaxed);
     }
 
-    /// Returns whether the transaction has begun to release its locks. Must be called under the mutex of the lock
-    /// table.
+    /// Returns whether the transaction has begun to release its locks.
     pub(super) fn has_ended(&self) -> bool {
         self.ended.load(SeqCst)
     }
 
-    pub(super) fn set_ended(&self) {
+    /// Notes the end of the transaction, and returns what it holds. From now on it gets no lock.
+    pub(super) fn end(&self) -> HeldLocks {
+        let mut held = self.held.lock();
         self.ended.store(true, SeqCst);
+        mem::take(&mut *held)
+    }
+
+    /// Adds a row to the list of what it holds, unless it has ended. Returns whether it was added.
+    pub(super) fn note_row(&self, row: impl FnOnce() -> HeldRow) -> bool {
+        let mut held = self.held.lock();
+        let may_lock = !self.ended.load(Relaxed);
+        if may_lock {
+            held.rows.push(row());
+        }
+        may_lock
+    }
+
+    /// Removes a row from the list, from the end of which it is not far.
+    pub(super) fn forget_row(&self, space: SpaceId, key: &[u8]) {
+        let mut held = self.held.lock();
+        let at = held.rows.iter().rposition(|row| row.space == space && *row.key == *key);
+        debug_assert!(at.is_some() || self.has_ended(), "a row that is held is in the list of its holder");
+        if let Some(at) = at {
+            held.rows.swap_remove(at);
+        }
+    }
+
+    /// Adds a tablespace to the list of those in which it holds a table or ranges.
+    pub(super) fn note_space(&self, space: SpaceId) {
+        let mut held = self.held.lock();
+        debug_assert!(!self.has_ended(), "{} has ended and locks nothing", self.id);
+        if !held.spaces.contains(&space) {
+            held.spaces.push(space);
+        }
+    }
+
+    /// Removes a tablespace in which it holds neither the table nor ranges any more.
+    pub(super) fn forget_space(&self, space: SpaceId) {
+        self.held.lock().spaces.retain(|other| *other != space);
+    }
+
+    /// Removes the rows of a tablespace from the list, and returns them.
+    pub(super) fn take_rows(&self, space: SpaceId) -> Vec<HeldRow> {
+        let mut held = self.held.lock();
+        let (taken, kept) = mem::take(&mut held.rows).into_iter().partition(|row| row.space == space);
+        held.rows = kept;
+        taken
+    }
+
+    /// Returns whether it holds nothing.
+    pub(super) fn holds_nothing(&self) -> bool {
+        let held = self.held.lock();
+        held.rows.is_empty() && held.spaces.is_empty()
+    }
+
+    /// Returns the number of rows that it holds, and the tablespaces in which it holds tables or ranges.
+    pub(super) fn held_counts(&self) -> (u64, SmallVec<[SpaceId; 2]>) {
+        let held = self.held.lock();
+        (held.rows.len() as u64, held.spaces.clone())
+    }
+
+    /// Returns how often a row is in the list.
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) fn times_listed(&self, space: SpaceId, key: &[u8]) -> usize {
+        self.held.lock().rows.iter().filter(|row| row.space == space && *row.key == *key).count()
+    }
+
+    /// Returns the tag of its transaction; 0 if it has none.
+    pub(super) fn tag(&self) -> u64 {
+        self.tag.load(Relaxed)
+    }
+
+    /// Returns its priority among the members of a deadlock.
+    pub(super) fn deadlock_priority(&self) -> i32 {
+        self.deadlock_priority.load(Relaxed).cast_signed()
+    }
+
+    /// Returns the number of rows changed, as reported by the transaction.
+    pub(super) fn changed(&self) -> u64 {
+        self.changed.load(Relaxed)
+    }
+
+    /// Notes that it begins to wait. Its request is not in a queue yet.
+    pub(super) fn begin_wait(&self) {
+        self.resolved.store(false, SeqCst);
+        self.outdated.store(false, SeqCst);
+        self.waits.store(true, SeqCst);
+    }
+
+    /// Returns whether it waits: its request is, or is about to be, in a queue. Under the mutex of the shard of the
+    /// request, which has left the queue if not.
+    pub(super) fn waits(&self) -> bool {
+        self.waits.load(SeqCst)
+    }
+
+    /// Notes that the outcome of its wait is known.
+    fn resolve(&self) {
+        debug_assert!(cfg!(feature = "model") || self.waits(), "the wait of {} ends twice", self.id);
+        self.waits.store(false, SeqCst);
+        self.resolved.store(true, SeqCst);
+    }
+
+    /// Notes that the list for the observer is complete.
+    pub(super) fn begin_report(&self) {
+        self.outdated.store(false, SeqCst);
     }
 
     /// Ends the next wait before it begins, by the interrupt of this number.
@@ -245,63 +358,41 @@ impl Wake for LockOwner {
     }
 }
 
-/// A lock request that waits.
+/// The place of a lock in the lock table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Spot {
+    /// The number of its shard.
+    pub shard: u32,
+    /// The hash of its key; 0 for a table or a range.
+    pub hash: u64,
+}
+
+/// A row that is held.
 #[derive(Debug)]
-pub(super) struct Wait {
-    pub wanted: LockRequest,
-    pub place: Place,
-    pub started_at: Duration,
+pub(super) struct HeldRow {
+    pub spot: Spot,
+    pub space: SpaceId,
+    pub key: Arc<[u8]>,
 }
 
-/// The lock table's entry of a lock owner that holds or requests locks.
-#[derive(Debug)]
-pub(super) struct OwnerState {
-    lock_owner: Arc<LockOwner>,
-    /// The tablespaces in which it has locks, or had locks that were released.
-    pub spaces: BTreeSet<SpaceId>,
-    pub wait: Option<Wait>,
-    /// The outcome of the last wait, until the waiter takes it.
-    pub outcome: Option<Result<(), LockError>>,
-}
-
-impl OwnerState {
-    /// Returns the thread of the last call of its transaction.
-    pub(super) fn thread(&self) -> Option<usize> {
-        self.lock_owner.thread()
-    }
-
-    /// Returns the tag of its transaction; 0 if it has none.
-    pub(super) fn tag(&self) -> u64 {
-        self.lock_owner.tag.load(Relaxed)
-    }
-
-    /// Returns its priority among the members of a deadlock.
-    pub(super) fn deadlock_priority(&self) -> i32 {
-        self.lock_owner.deadlock_priority.load(Relaxed).cast_signed()
-    }
-
-    /// Returns it as the transaction that requests an insert.
-    pub(super) fn inserter(&self) -> Inserter {
-        self.lock_owner.inserter()
-    }
-
-    /// Returns the number of rows changed, as reported by the transaction.
-    pub(super) fn changed(&self) -> u64 {
-        self.lock_owner.changed.load(Relaxed)
-    }
-}
-
-/// All lock owners that hold or request locks.
+/// What a lock owner holds.
 #[derive(Debug, Default)]
-pub(super) struct LockOwners {
-    all: BTreeMap<TrxId, OwnerState>,
-    tickets: u64,
+pub(super) struct HeldLocks {
+    /// In the order in which they were granted, unless some were released.
+    pub rows: Vec<HeldRow>,
+    /// The tablespaces in which it holds the table, or ranges.
+    pub spaces: SmallVec<[SpaceId; 2]>,
+}
+
+/// The lock owners that must be woken when the mutexes of a step are free.
+#[derive(Debug, Default)]
+pub(super) struct Wakes {
     woken: Vec<Arc<LockOwner>>,
     /// There is an observer of waits.
     is_observed: bool,
 }
 
-impl LockOwners {
+impl Wakes {
     /// Marks waits from now on as outdated.
     pub(super) fn observe(&mut self) {
         self.is_observed = true;
@@ -312,133 +403,25 @@ impl LockOwners {
         self.is_observed
     }
 
+    /// Ends a wait, whose request has left its queue already.
+    pub(super) fn resolve(&mut self, owner: Arc<LockOwner>) {
+        owner.resolve();
+        self.woken.push(owner);
+    }
+
     /// Marks waits as outdated: another transaction may have come into their way.
-    pub(super) fn outdate(&mut self, waiters: impl IntoIterator<Item = TrxId>) {
+    pub(super) fn outdate<'a>(&mut self, waiters: impl IntoIterator<Item = &'a Arc<LockOwner>>) {
         debug_assert!(self.is_observed, "waits are marked for an observer, and there is none");
-        for trx in waiters {
-            let owner = self.all.get(&trx).filter(|owner| owner.wait.is_some());
-            debug_assert!(owner.is_some(), "{trx} does not wait, and its wait is outdated");
-            if let Some(OwnerState { lock_owner, .. }) = owner
-                && !lock_owner.outdated.swap(true, SeqCst)
-            {
-                self.woken.push(lock_owner.clone());
+        for owner in waiters {
+            debug_assert!(owner.waits(), "{} does not wait, and its wait is outdated", owner.id);
+            if !owner.outdated.swap(true, SeqCst) {
+                self.woken.push(owner.clone());
             }
-        }
-    }
-
-    /// Returns whether a transaction waits and its list for the observer is to be made, and notes that it is complete.
-    pub(super) fn begin_report(&mut self, trx: TrxId) -> bool {
-        let waiting = self.all.get(&trx).filter(|owner| self.is_observed && owner.wait.is_some());
-        let Some(OwnerState { lock_owner, .. }) = waiting else { return false };
-        if lock_owner.outdated.swap(false, SeqCst) {
-            self.woken.retain(|woken| woken.id != trx);
-        }
-        true
-    }
-
-    /// Returns the entry of a lock owner, and creates it if needed.
-    pub(super) fn enter(&mut self, lock_owner: &Arc<LockOwner>) -> &mut OwnerState {
-        self.all.entry(lock_owner.id).or_insert_with(|| OwnerState {
-            lock_owner: lock_owner.clone(),
-            spaces: BTreeSet::new(),
-            wait: None,
-            outcome: None,
-        })
-    }
-
-    /// Returns the entry of a lock owner, if it has one.
-    pub(super) fn get(&self, trx: TrxId) -> Option<&OwnerState> {
-        self.all.get(&trx)
-    }
-
-    /// Returns the entry of a lock owner, if it has one, mutable.
-    pub(super) fn get_mut(&mut self, trx: TrxId) -> Option<&mut OwnerState> {
-        self.all.get_mut(&trx)
-    }
-
-    /// Returns the tag of a transaction; 0 if it has none, or is not a lock owner.
-    pub(super) fn tag(&self, trx: TrxId) -> u64 {
-        self.get(trx).map_or(0, OwnerState::tag)
-    }
-
-    /// Removes a lock owner that has no locks left.
-    pub(super) fn remove(&mut self, trx: TrxId) {
-        let owner = self.all.remove(&trx);
-        debug_assert!(owner.is_none_or(|p| p.wait.is_none()), "a transaction ends when its calls have");
-    }
-
-    /// Returns all lock owners, by id.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (TrxId, &OwnerState)> {
-        self.all.iter().map(|(trx, owner)| (*trx, owner))
-    }
-
-    /// Returns the key that a lock owner waits to insert, and the owner as its inserter.
-    pub(super) fn awaited_insert(&self, trx: TrxId) -> Option<(Inserter, &[u8])> {
-        let owner = self.get(trx)?;
-        match &owner.wait.as_ref()?.wanted {
-            LockRequest::Insert(row) => Some((owner.inserter(), &row.key)),
-            LockRequest::Table(..) | LockRequest::Row(..) => None,
-        }
-    }
-
-    /// Returns the waiting request of a lock owner.
-    pub(super) fn wait_of(&self, trx: TrxId) -> Option<&Wait> {
-        self.get(trx)?.wait.as_ref()
-    }
-
-    /// Returns a ticket number larger than all before.
-    pub(super) fn ticket(&mut self) -> u64 {
-        self.tickets += 1;
-        self.tickets
-    }
-
-    /// Begins a wait.
-    pub(super) fn begin_wait(&mut self, lock_owner: &Arc<LockOwner>, wait: Wait) {
-        lock_owner.resolved.store(false, SeqCst);
-        lock_owner.outdated.store(false, SeqCst);
-        let owner = self.enter(lock_owner);
-        debug_assert!(owner.wait.is_none(), "a lock owner waits for one lock at a time");
-        debug_assert!(Arc::ptr_eq(&owner.lock_owner, lock_owner), "a wait is that of the owner in the table");
-        owner.wait = Some(wait);
-        owner.outcome = None;
-    }
-
-    /// Ends a wait with this outcome. It has left its queue already.
-    pub(super) fn end_wait(&mut self, trx: TrxId, outcome: Result<(), LockError>) {
-        debug_assert!(self.all.contains_key(&trx), "the wait of an unknown lock owner ends");
-        if let Some(owner) = self.all.get_mut(&trx) {
-            debug_assert!(owner.outcome.is_none(), "a wait has one outcome");
-            owner.wait = None;
-            owner.outcome = Some(outcome);
-            owner.lock_owner.resolved.store(true, SeqCst);
-            self.woken.push(owner.lock_owner.clone());
-        }
-    }
-
-    /// Ends a wait by granting a lock in this tablespace.
-    pub(super) fn grant(&mut self, trx: TrxId, space: SpaceId) {
-        debug_assert!(
-            self.wait_of(trx).is_some_and(|wait| wait.wanted.space() == space),
-            "a lock is granted to an owner that waits for one there"
-        );
-        self.end_wait(trx, Ok(()));
-        if let Some(owner) = self.all.get_mut(&trx) {
-            debug_assert!(
-                !owner.lock_owner.has_ended(),
-                "a lock is granted to transaction {trx}, which has ended"
-            );
-            owner.spaces.insert(space);
         }
     }
 
     /// Returns the lock owners that must be woken.
     pub(super) fn take_woken(&mut self) -> Vec<Arc<LockOwner>> {
-        let woken = mem::take(&mut self.woken);
-        #[cfg(not(feature = "model"))]
-        debug_assert!(
-            woken.iter().all(|lock_owner| lock_owner.is_resolved() || lock_owner.is_outdated()),
-            "a lock owner is woken that has nothing to do"
-        );
-        woken
+        mem::take(&mut self.woken)
     }
 }

@@ -47,12 +47,12 @@ impl LockManager {
         between: &mut dyn FnMut() -> Result<bool>,
     ) -> Result<()> {
         debug_assert!(
-            self.table.lock().weight(me.id()) == 0,
+            self.held_by(me) == 0,
             "statement {} has locks and waits in turns: it may not be the lightest of a deadlock",
             me.id()
         );
         let wanted = LockRequest::Table(space, TableMode::Shared);
-        let taken = self.step(|table| table.try_grant(me, &wanted));
+        let taken = self.try_grant(me, &wanted);
         if taken.is_ok() || at_most.is_zero() {
             return Ok(taken?);
         }
@@ -71,7 +71,7 @@ impl LockManager {
                 Err(LockError::Deadlock(_)) => drop(between()?),
                 done => {
                     debug_assert!(
-                        done.is_err() || self.table.lock().weight(me.id()) == 1,
+                        done.is_err() || self.held_by(me) == 1,
                         "a wait in turns was granted, and its owner does not hold the one lock"
                     );
                     return done.map_err(Error::from);
@@ -114,17 +114,17 @@ impl LockManager {
             }
             *turn = turn.saturating_mul(2);
             debug_assert!(*turn > FIRST_TURN, "a turn is not longer than the first one");
-            let before = self.step(|table| table.set_yielding(me.id(), true));
+            let before = self.wait_step(|step| step.set_yielding(me, true));
             loop {
                 if wait(TURN_STEP)? {
                     return Ok(());
                 }
-                let now = self.table.lock().blockers(me.id());
+                let now = self.blockers_of(me);
                 if !now.ids().iter().any(|trx| before.ids().contains(trx)) {
                     break;
                 }
             }
-            self.step(|table| table.set_yielding(me.id(), false));
+            self.wait_step(|step| step.set_yielding(me, false));
         }
     }
 }

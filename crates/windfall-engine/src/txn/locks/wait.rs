@@ -43,9 +43,9 @@ impl LockManager {
         wanted: LockRequest,
         began: Duration,
     ) -> Result<Option<EnqueuedWait<'a>>, LockError> {
-        let enqueued = self.step(|table| -> Result<_, LockError> {
-            let is_granted = table.grant_or_enqueue(me, wanted, began)?;
-            Ok((!is_granted).then(|| table.take_report(me)))
+        let enqueued = self.wait_step(|step| -> Result<_, LockError> {
+            let is_granted = step.grant_or_enqueue(me, wanted, began)?;
+            Ok((!is_granted).then(|| self.observer.as_ref().and_then(|_| step.take_report(me))))
         })?;
         let Some(observed) = enqueued else { return Ok(None) };
         let wait = EnqueuedWait { locks: self, me, began, observed, has_ended: false };
@@ -82,7 +82,7 @@ impl EnqueuedWait<'_> {
             return false;
         }
         let (me, Some(before)) = (self.me, self.observed.take()) else { return false };
-        let Some(now) = self.locks.step(|table| table.take_report(me)) else {
+        let Some(now) = self.locks.take_report(me) else {
             self.observed = Some(before);
             return false;
         };
@@ -102,7 +102,7 @@ impl EnqueuedWait<'_> {
 
     fn leave(&mut self, is_interrupted: bool) -> Result<(), LockError> {
         let (now, me) = (self.locks.env.now(), self.me);
-        let outcome = self.locks.step(|table| table.end_wait(me, self.began, now, is_interrupted));
+        let outcome = self.locks.end_wait(me, self.began, now, is_interrupted);
         self.has_ended = true;
         self.notify(|observer, wait| observer.wait_ended(wait, WaitOutcome::of(&outcome)));
         outcome

@@ -3,6 +3,7 @@
 mod model;
 mod observer;
 mod rules;
+mod sharding;
 mod storm;
 mod turns;
 mod waits;
@@ -57,13 +58,13 @@ impl TestLocks {
     /// Requests a lock, and begins to wait if necessary. Returns whether it was granted.
     fn ask(&self, me: &Arc<LockOwner>, wanted: LockRequest) -> bool {
         let now = self.env.now();
-        self.locks.step(|table| table.grant_or_enqueue(me, wanted, now)).unwrap()
+        self.locks.grant_or_enqueue(me, wanted, now).unwrap()
     }
 
     /// Returns the outcome of the wait, if it has ended.
     fn outcome(&self, me: &Arc<LockOwner>) -> Option<Result<(), LockError>> {
         let now = self.env.now();
-        me.is_resolved().then(|| self.locks.step(|table| table.end_wait(me, now, now, false)))
+        me.is_resolved().then(|| self.locks.end_wait(me, now, now, false))
     }
 
     /// Returns whether the wait has ended with the lock.
@@ -80,7 +81,7 @@ impl TestLocks {
         for lock_owner in lock_owners {
             self.locks.end(lock_owner);
         }
-        assert!(self.locks.step(|table| table.is_empty()), "{:?}", self.locks.listing());
+        assert!(self.locks.is_empty(), "{:?}", self.locks.listing());
     }
 }
 

@@ -236,7 +236,7 @@ impl Pair {
         let who = self.model.waits.iter().find(|who| who.trx == trx).expect("it waits");
         let is_new = !named.contains_key(&trx);
         if is_new || me.is_outdated() {
-            let report = self.desk.locks.step(|table| table.take_report(me)).expect("it waits");
+            let report = self.desk.locks.take_report(me).expect("it waits");
             named.insert(trx, report.blockers.iter().map(|party| party.trx).collect());
             let all: BTreeSet<u64> = self.model.blockers(who);
             let all = all.iter().map(|other| self.lock_owners[*other as usize].id()).collect();
@@ -254,11 +254,9 @@ impl Pair {
     /// Returns whether the lock table has chosen this one as a deadlock victim.
     fn gave_way(&self, trx: u64) -> bool {
         let me = self.lock_owners[trx as usize].id();
-        let is_victim = |table: &mut LockTable| {
-            let outcome = table.owners.get(me).and_then(|owner| owner.outcome.as_ref());
-            matches!(outcome, Some(Err(LockError::Deadlock(_))))
-        };
-        self.waits(trx) && self.desk.locks.step(is_victim)
+        let waits = self.desk.locks.waits.lock();
+        let refusal = waits.all.get(&me).and_then(|wait| wait.refusal.as_ref());
+        self.waits(trx) && matches!(refusal, Some(LockError::Deadlock(_)))
     }
 
     fn number(&self, trx: TrxId) -> u64 {
@@ -340,8 +338,7 @@ impl Pair {
             }
             Op::Expire(trx) if self.waits(trx) => {
                 let me = &self.lock_owners[trx as usize];
-                let error =
-                    locks.step(|table| table.end_wait(me, MILLISECOND, MILLISECOND, false)).unwrap_err();
+                let error = locks.end_wait(me, MILLISECOND, MILLISECOND, false).unwrap_err();
                 assert!(matches!(error, LockError::TimedOut { .. }));
                 self.model.stop(trx, "expired");
                 self.model.outcomes.retain(|outcome| *outcome != (trx, "expired"));
@@ -380,7 +377,7 @@ impl Pair {
             assert_eq!(others, expected, "{who:?} has other blockers");
         }
         let deadlocks = self.desk.locks.metrics().deadlocks;
-        let found = self.desk.locks.step(|table| table.grant_or_enqueue(&me, wanted(want), now));
+        let found = self.desk.locks.grant_or_enqueue(&me, wanted(want), now);
         if blockers.is_empty() {
             assert_eq!(found, Ok(true), "{who:?}");
             self.model.grant(trx, want);

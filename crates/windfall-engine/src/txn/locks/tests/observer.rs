@@ -82,7 +82,7 @@ fn each_announced_wait_ends_once() {
         (WaitOutcome::Interrupted, |locks, _, _| locks.stop()),
         (WaitOutcome::Deadlock, |locks, holder, _| {
             holder.add_weight(10);
-            let asked = locks.step(|table| table.grant_or_enqueue(holder, exclusive("mine"), MILLISECOND));
+            let asked = locks.grant_or_enqueue(holder, exclusive("mine"), MILLISECOND);
             assert_eq!(asked, Ok(false));
         }),
     ];

@@ -60,7 +60,7 @@ fn a_request_after_one_that_has_timed_out_is_granted() {
     let all @ [a, b, c] = &desk.lock_owners();
     assert!(desk.ask(a, shared("k")) && !desk.ask(b, exclusive("k")) && !desk.ask(c, shared("k")));
     let now = desk.env.now();
-    let error = desk.locks.step(|table| table.end_wait(b, now, now, false)).unwrap_err();
+    let error = desk.locks.end_wait(b, now, now, false).unwrap_err();
     assert!(matches!(error, LockError::TimedOut { .. }));
     assert!(desk.was_served(c));
     desk.close(all);
@@ -122,7 +122,7 @@ fn an_interrupt_ends_the_wait_or_the_next_one() {
     assert!(matches!(again, Err(LockError::TimedOut { .. })), "an interrupt ends one wait: {again:?}");
     locks.end(&a);
     locks.end(&b);
-    assert!(locks.step(|table| table.is_empty()));
+    assert!(locks.is_empty());
 }
 
 #[test]
@@ -158,5 +158,5 @@ fn every_end_of_a_wait_wakes_the_waiting_thread() {
     });
     locks.end(&b);
     locks.end(&c);
-    assert!(locks.step(|table| table.is_empty()));
+    assert!(locks.is_empty());
 }
