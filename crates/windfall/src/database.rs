@@ -350,7 +350,8 @@ impl Database {
     }
 
     /// Returns the locks that transactions and statements hold. Locks of rows that a transaction has changed and no
-    /// other transaction waits for are not listed: they are implicit and cost nothing.
+    /// other transaction waits for are not listed: they are implicit and cost nothing. Each lock was held at some point
+    /// during the call. Transactions that lock and release meanwhile may be listed with some of their locks.
     pub fn locks(&self) -> Vec<HeldLock> {
         self.engine.transactions.lock_manager().listing()
     }
