@@ -142,7 +142,7 @@ impl IndexOptions {
         self
     }
 
-    fn definition(self, name: &str) -> IndexDefinition {
+    pub(crate) fn definition(self, name: &str) -> IndexDefinition {
         let Self { unique, parts, form } = self;
         IndexDefinition { name: name.to_owned(), unique, key: KeySpec { parts }, form }
     }

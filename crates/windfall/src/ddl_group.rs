@@ -18,8 +18,8 @@
 use tracing::debug;
 
 use crate::{
-    catalog::{self, DdlStatement, DropReport},
-    database::{Database, TableOptions},
+    catalog::{self, DdlStatement, DropReport, MadeEntry, MakeEntryOf},
+    database::{Database, IndexOptions, TableOptions},
     error::{Result, TransactionError},
     sync::Arc,
     tablespace::CounterKind,
@@ -27,9 +27,7 @@ use crate::{
 };
 
 /// Changes of a table, for [`Database::alter_table`] and [`DdlGroup::alter_table`]. They take effect in the order of
-/// the methods here, whatever the order of the calls.
-///
-/// An index is added by [`Database::create_index`], a statement of its own: it is filled while the table is in use.
+/// the methods here, whatever the order of the calls: so an index can be dropped and added with another definition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use = "changes that are passed to no statement change nothing"]
 pub struct TableChanges {
@@ -47,6 +45,13 @@ impl TableChanges {
     /// stay valid.
     pub fn rename_index(mut self, from: &str, to: &str) -> Self {
         self.changes.rename_indexes.push((from.into(), to.into()));
+        self
+    }
+
+    /// Adds a secondary index. Several are filled in one scan of the table, while it is in use, as
+    /// [`Database::create_index`] fills one.
+    pub fn add_index(mut self, name: &str, options: IndexOptions) -> Self {
+        self.changes.add_indexes.push(options.definition(name));
         self
     }
 
@@ -85,8 +90,9 @@ impl TableChanges {
 /// name, a row or an index sees all of them; short metadata that it reads by a handle, and a list of tables that is
 /// being made at that moment, may be partly of before.
 ///
-/// An index cannot be added in a group, because it is filled while the table is in use: [`Database::create_index`] is a
-/// statement of its own. A new table may have indexes.
+/// An index cannot be added to a table that may have rows ([`UsageError::IndexInGroup`]), because it is filled while
+/// the table is in use: [`Database::alter_table`] does that as a statement of its own. A table that the group creates
+/// or truncates may get indexes.
 ///
 /// The group takes one group of the log, which must fit a quarter of [`Options::log_buffer_size`].
 ///
@@ -113,6 +119,7 @@ impl TableChanges {
 /// ```
 ///
 /// [`Options::log_buffer_size`]: crate::Options::log_buffer_size
+/// [`UsageError::IndexInGroup`]: crate::error::UsageError::IndexInGroup
 #[derive(Clone, Debug)]
 #[must_use = "a group that is not committed changes nothing"]
 pub struct DdlGroup {
@@ -130,9 +137,15 @@ impl Database {
     /// [`Database::drop_table`] does; calls on the table wait until the changes are durable, and then continue. Returns
     /// how many trees were dropped.
     ///
+    /// New indexes are filled first, all in one scan of the table, while calls on it continue as during
+    /// [`Database::create_index`]. The memory of the sorts, and of what is noted meanwhile, is bounded as that for one
+    /// index. Then the statement waits for the transactions that have changed the table,
+    /// or used it if there are other changes than new indexes, and all changes take effect at once.
+    ///
     /// # Errors
     /// There is no table or index of a name, or a new name is taken or not allowed; the metadata are too long; a lock
-    /// timeout. Nothing has changed then, except that some numbers of a counter that was to be set may be skipped.
+    /// timeout; an index cannot be made, as for [`Database::create_index`]. Nothing has changed then, except that some
+    /// numbers of a counter that was to be set may be skipped.
     ///
     /// # Examples
     /// ```
@@ -143,8 +156,11 @@ impl Database {
     ///
     /// let options = TableOptions::default().index("by_town", IndexOptions::on_value(0..6));
     /// let people = db.create_table("people", options)?;
+    /// people.insert(b"1", b"Basel Ada")?;
     /// let changes = TableChanges::default().rename_index("by_town", "by_city").metadata(vec![1; 100_000]);
+    /// let changes = changes.add_index("by_name", IndexOptions::on_value(6..20).unique());
     /// db.alter_table("people", changes.numbers(1000).name("persons"))?;
+    /// assert_eq!(people.index("by_name")?.get(b"Ada")?.count(), 1);
     /// assert_eq!(db.table("persons")?.metadata()?.len(), 100_000);
     /// assert_eq!(people.next_number()?, 1000);
     /// # db.close()?;
@@ -153,9 +169,37 @@ impl Database {
     /// # }
     /// ```
     pub fn alter_table(&self, name: &str, changes: TableChanges) -> Result<DropReport> {
-        let mut group = self.ddl();
-        group.alter_table(name, changes);
-        group.commit()
+        self.alter(name, changes.changes, None)
+    }
+
+    /// As [`Database::alter_table`], with new indexes of which the caller supplies the entries: `make` makes the entry
+    /// of a row that exists in the index of the given name, as for [`Database::create_index_with`]. It is not called
+    /// for other new indexes.
+    ///
+    /// # Errors
+    /// As [`Database::alter_table`] and [`Database::create_index_with`].
+    pub fn alter_table_with(
+        &self,
+        name: &str,
+        changes: TableChanges,
+        mut make: impl FnMut(&str, &[u8], &[u8], &mut MadeEntry) -> Result<bool>,
+    ) -> Result<DropReport> {
+        self.alter(name, changes.changes, Some(&mut make))
+    }
+
+    pub(crate) fn alter(
+        &self,
+        name: &str,
+        changes: catalog::TableChanges,
+        make: Option<&mut MakeEntryOf<'_>>,
+    ) -> Result<DropReport> {
+        self.engine.check_open()?;
+        let indexes = changes.add_indexes.len();
+        let report = self.statement(|catalog, ddl| catalog.alter_table(name, changes, make, ddl))?;
+        assert!(report.trees == 0 || report.lsn.is_some(), "trees were dropped without a record in the log");
+        let lsn = report.lsn.map(|lsn| lsn.0);
+        debug!(table = name, indexes, trees = report.trees, lsn, "altered");
+        Ok(report)
     }
 }
 
@@ -254,8 +298,8 @@ impl DdlGroup {
     /// transaction is ([`Transaction::interrupt_handle`]); if that has no handle, by that of the database
     /// ([`Database::with_interrupt`]).
     ///
-    /// An index cannot be added in the name of a transaction: [`Database::create_index`] waits for the end of all that
-    /// have changed the table.
+    /// An index cannot be added in the name of a transaction, except to a table that the group creates or truncates:
+    /// [`Database::alter_table`] waits for the end of all that have changed the table.
     ///
     /// # Errors
     /// As [`DdlGroup::commit`]. Nothing has changed then, and the transaction goes on, except after a deadlock

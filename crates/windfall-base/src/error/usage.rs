@@ -105,6 +105,17 @@ pub enum UsageError {
         /// The index.
         owner: Owner,
     },
+    /// An index that is added, in a group of statements or in the name of a transaction, to a table that may have rows.
+    #[error(
+        "index {index} of table {table} is filled from the rows, which takes a statement of its own: add it with alter_table or \
+         create_index; a group can add it to a table that the group creates or truncates"
+    )]
+    IndexInGroup {
+        /// The table.
+        table: Arc<str>,
+        /// The index.
+        index: Arc<str>,
+    },
     /// A table has no auto-increment value left.
     #[error(
         "{owner} has no auto-increment value left: {count} were requested from {next} on; lower ones can still be chosen by hand, and \

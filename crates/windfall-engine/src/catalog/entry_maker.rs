@@ -14,7 +14,7 @@
 use core::cell::RefCell;
 use std::{
     any::Any,
-    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    panic::{AssertUnwindSafe, catch_unwind},
 };
 
 use super::{
@@ -45,7 +45,7 @@ pub struct MadeEntry {
 
 /// Makes the entry of a row, given the row's key and the first 64 KiB of its value. Returns whether the row is in the
 /// index.
-pub type MakeEntry<'a> = dyn FnMut(&[u8], &[u8], &mut MadeEntry) -> Result<bool> + 'a;
+pub(super) type MakeEntry<'a> = dyn FnMut(&[u8], &[u8], &mut MadeEntry) -> Result<bool> + 'a;
 
 /// The key of an entry, and where in it the key of the row begins.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -113,6 +113,11 @@ impl<'a, 'f> EntryMaker<'a, 'f> {
         );
         let function = |make| RefCell::new(Function { make, made: MadeEntry::default(), panic: None });
         Self { table, index, tree, function: make.map(function) }
+    }
+
+    /// Returns whether a function of the caller makes the entries.
+    pub(super) fn has_function(&self) -> bool {
+        self.function.is_some()
     }
 
     /// Returns the index, for messages.
@@ -236,11 +241,8 @@ impl<'a, 'f> EntryMaker<'a, 'f> {
         }
     }
 
-    /// Goes on with a panic of the caller's function.
-    pub(super) fn resume_panic(&self) {
-        if let Some(payload) = self.function.as_ref().and_then(|function| function.borrow_mut().panic.take())
-        {
-            resume_unwind(payload);
-        }
+    /// Takes the panic of the caller's function, which is to go on.
+    pub(super) fn take_panic(&self) -> Option<Box<dyn Any + Send>> {
+        self.function.as_ref()?.borrow_mut().panic.take()
     }
 }

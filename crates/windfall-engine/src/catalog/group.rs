@@ -2,7 +2,8 @@
 //!
 //! **Purpose.** Several statements take effect as one: all of them are visible and durable at once, or none is. What
 //! each table becomes is computed in memory, under the metadata locks on all names, and then carried out as a
-//! [`Plan`]. A rename, a swap and the drop of an index are groups of one statement.
+//! [`Plan`]. A rename, a swap, and the drop and the creation of an index are groups of one statement. New indexes of a
+//! table that may have rows are filled between the two ([`IndexBuild`]).
 //!
 //! **Invariants.** A statement sees the effects of those before it (test: `statements_of_a_group_see_earlier_ones`). A
 //! name that no statement gives another meaning keeps its record, and each other name gets one change of its record,
@@ -18,23 +19,28 @@ use smallvec::SmallVec;
 
 use super::{
     ddl_options::DdlOptions,
-    definition::TableDefinition,
+    definition::{IndexDefinition, TableDefinition},
     filled::Filled,
+    index_build::{IndexBuild, MakeEntryOf},
+    key,
     names::MetadataLock,
     plan::{Closing, NextNumber, Plan},
-    record::TableRecord,
+    record::{IndexRecord, TableRecord},
     state::{Catalog, new_space, no_table, record_key},
     statement::{DropReport, Dropped},
     table::Table,
 };
 use crate::{
     buffer::Space,
-    error::{Result, SchemaError},
+    error::{Result, SchemaError, UsageError},
     ids::SpaceId,
     sync::{Arc, work},
     system::Change,
     tablespace::CounterKind,
-    txn::locks::LockOwner,
+    txn::{
+        EntryForm,
+        locks::{LockOwner, TableMode},
+    },
 };
 
 /// A statement of a group.
@@ -89,6 +95,8 @@ pub struct TableChanges {
     pub drop_indexes: Vec<String>,
     /// Indexes to rename, all at once, each with its new name.
     pub rename_indexes: Vec<(String, String)>,
+    /// Indexes to add.
+    pub add_indexes: Vec<IndexDefinition>,
     /// New metadata.
     pub metadata: Option<Vec<u8>>,
     /// The next numbers of the counters, by [`CounterKind`].
@@ -97,7 +105,21 @@ pub struct TableChanges {
     pub name: Option<String>,
 }
 
+impl TableChanges {
+    /// Returns the mode in which the table is locked at the end of an index build.
+    fn build_mode(&self) -> TableMode {
+        let adds = Self { add_indexes: self.add_indexes.clone(), ..Self::default() };
+        // A reader of the table uses no index that is new.
+        if *self == adds { TableMode::Shared } else { TableMode::Exclusive }
+    }
+}
+
 impl DdlStatement {
+    /// Returns whether it adds indexes to a table.
+    fn adds_indexes(&self) -> bool {
+        matches!(self, Self::Alter { changes, .. } if !changes.add_indexes.is_empty())
+    }
+
     /// Returns the names of its tables.
     fn names(&self) -> impl Iterator<Item = &str> {
         let (one, other) = match self {
@@ -151,9 +173,20 @@ impl<'t> Draft<'t> {
         })
     }
 
-    /// Drops indexes, and renames others.
-    fn change_indexes(&mut self, name: &str, changes: &TableChanges) -> Result<()> {
-        if changes.drop_indexes.is_empty() && changes.rename_indexes.is_empty() {
+    /// Returns the indexes that the group adds to a table that may have rows.
+    fn indexes_to_fill(&self) -> Vec<IndexRecord> {
+        match (self.table, &self.record) {
+            (Some(table), Some(record)) if table.space() == record.clustered => table.with_schema(|schema| {
+                let is_new = |index: &&IndexRecord| !schema.record.names(index.space);
+                record.indexes.iter().filter(is_new).cloned().collect()
+            }),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Drops indexes, renames others, and adds these.
+    fn change_indexes(&mut self, name: &str, changes: &TableChanges, added: Vec<IndexRecord>) -> Result<()> {
+        if changes.drop_indexes.is_empty() && changes.rename_indexes.is_empty() && added.is_empty() {
             return Ok(());
         }
         let record = self.record();
@@ -173,6 +206,7 @@ impl<'t> Draft<'t> {
             }
             record.indexes[*at].name = to.as_str().into();
         }
+        record.indexes.extend(added);
         for (n, index) in record.indexes.iter().enumerate() {
             if record.indexes[..n].iter().any(|other| other.name == index.name) {
                 return Err(SchemaError::IndexExists { table: name.into(), index: index.name.clone() }.into());
@@ -189,6 +223,8 @@ struct Drafts<'t, 'c> {
     all: Vec<Option<Draft<'t>>>,
     /// The trees that are filled for the tables.
     filled: Filled<'c>,
+    /// The mode of the table's lock, if a table gets indexes that must be filled.
+    build: Option<TableMode>,
     planned: Planned<'t>,
 }
 
@@ -202,6 +238,7 @@ struct Planned<'t> {
     filled: Vec<Arc<Space>>,
     numbers: Vec<NextNumber<'t>>,
     records: Vec<Change>,
+    build: Option<IndexBuild<'t>>,
     /// The new meanings of the locked names.
     meanings: Vec<Option<Arc<Table>>>,
 }
@@ -225,7 +262,8 @@ impl<'t, 'c> Drafts<'t, 'c> {
     fn new(catalog: &'c Catalog, locked: &'t MetadataLock<'c>) -> Self {
         let draft = |table| Draft { table: Some(table), ..Draft::default() };
         let all = locked.tables().map(|(_, table)| table.map(draft)).collect();
-        Self { catalog, locked, all, filled: Filled::new(catalog), planned: Planned::default() }
+        let planned = Planned::default();
+        Self { catalog, locked, all, filled: Filled::new(catalog), build: None, planned }
     }
 
     /// Returns what a name means now.
@@ -278,7 +316,12 @@ impl<'t, 'c> Drafts<'t, 'c> {
                 for (_, to) in &changes.rename_indexes {
                     self.catalog.check_name(to)?;
                 }
-                self.existing(name)?.change_indexes(name, changes)?;
+                let added = changes.add_indexes.iter().map(|index| {
+                    self.catalog.check_index(index)?;
+                    self.catalog.new_index(index)
+                });
+                let added = added.collect::<Result<Vec<_>>>()?;
+                self.existing(name)?.change_indexes(name, changes, added)?;
                 if let Some(metadata) = &changes.metadata {
                     let stored = self.catalog.new_metadata(metadata)?;
                     let draft = self.existing(name)?;
@@ -333,6 +376,38 @@ impl<'t, 'c> Drafts<'t, 'c> {
         Ok(())
     }
 
+    /// Notes that indexes must be filled, if the group adds some to a table that may have rows. `can_build` says how
+    /// the table is then locked at the end, if the group is a statement that can fill them; `makes_entries`, that a
+    /// function makes the entries which the caller supplies.
+    fn plan_build(&mut self, can_build: Option<TableMode>, makes_entries: bool) -> Result<()> {
+        for (table, indexes) in self.to_fill() {
+            let name = self.locked.name_of(table);
+            if can_build.is_none() {
+                let (table, index) = (name.into(), indexes[0].name.clone());
+                return Err(UsageError::IndexInGroup { table, index }.into());
+            }
+            // A function without an index that needs it is a mistake.
+            let is_supplied = |index: &IndexRecord| index.form != EntryForm::Terminated;
+            let needs_none = !indexes.iter().any(is_supplied);
+            for index in &indexes {
+                let has_function = makes_entries && (is_supplied(index) || needs_none);
+                key::check_makes_entries(name, &index.name, index.form, has_function)?;
+            }
+        }
+        if self.to_fill().next().is_some() {
+            self.build = can_build;
+        }
+        Ok(())
+    }
+
+    /// Returns the tables with indexes that must be filled.
+    fn to_fill(&self) -> impl Iterator<Item = (&'t Arc<Table>, Vec<IndexRecord>)> {
+        let drafts = self.all.iter().flatten();
+        drafts.filter_map(|draft| {
+            Some((draft.table?, draft.indexes_to_fill())).filter(|(_, new)| !new.is_empty())
+        })
+    }
+
     /// Writes what the group needs before it commits: long metadata, and headers for numbers. That may take long, and
     /// may wait for room in the log, so lookups of the names find their old meanings meanwhile.
     fn fill(&mut self) -> Result<()> {
@@ -349,16 +424,25 @@ impl<'t, 'c> Drafts<'t, 'c> {
             plan_numbers(draft, self.catalog, &mut self.filled, &mut self.planned)?;
         }
         self.locked.upgrade();
-        self.planned.filled.extend(self.filled.spaces().cloned());
         Ok(())
+    }
+
+    /// Begins the trees of the indexes that are to be filled.
+    fn begin_build(&mut self) {
+        let Some(mode) = self.build else { return };
+        let (table, indexes) = self.to_fill().next().expect("a build has a table");
+        let trees = indexes.iter().map(|index| self.filled.tree(index.space)).collect();
+        let name = self.locked.name_of(table);
+        self.planned.build = Some(IndexBuild { table, name, indexes, trees, mode });
     }
 
     /// Returns the plan that makes of the tables what the statements have made of the drafts, and the trees that were
     /// filled for it.
     fn plan(mut self) -> Result<(Planned<'t>, Filled<'c>)> {
-        self.plan_records()?;
         self.fill()?;
-        let Self { catalog, locked, all, filled, mut planned } = self;
+        self.begin_build();
+        self.planned.filled.extend(self.filled.spaces().cloned());
+        let Self { catalog, locked, all, filled, mut planned, .. } = self;
         for ((_, before), draft) in locked.tables().zip(all) {
             let Some(draft) = draft else {
                 planned.meanings.push(None);
@@ -425,7 +509,26 @@ impl Catalog {
     /// [`SchemaError`] for the names, as they are after the statements before; errors of the log. Nothing has changed
     /// then.
     pub fn run_group(&self, statements: &[DdlStatement], options: DdlOptions) -> Result<DropReport> {
-        DropReport::counted(|| self.try_group(statements, None, options))
+        DropReport::counted(|| self.try_group(statements, None, None, options))
+    }
+
+    /// Changes a table. `make` makes the entries of rows that exist in the new indexes for which the caller supplies
+    /// them.
+    ///
+    /// # Errors
+    /// As [`Catalog::run_group`], and those of the function;
+    /// [`EntriesUnknown`](crate::error::UsageError::EntriesUnknown) without a function that a new index needs,
+    /// [`EntryNotSupplied`](crate::error::UsageError::EntryNotSupplied) with one that none needs; two rows have one
+    /// key in a unique index.
+    pub fn alter_table(
+        &self,
+        name: &str,
+        changes: TableChanges,
+        make: Option<&mut MakeEntryOf<'_>>,
+        options: DdlOptions,
+    ) -> Result<DropReport> {
+        let statement = [DdlStatement::Alter { name: name.into(), changes }];
+        DropReport::counted(|| self.try_group(&statement, None, make, options))
     }
 
     /// As [`Catalog::run_group`], in the name of a transaction: its own locks on the tables are not waited for, and its
@@ -439,26 +542,52 @@ impl Catalog {
         transaction: &Arc<LockOwner>,
         options: DdlOptions,
     ) -> Result<DropReport> {
-        DropReport::counted(|| self.try_group(statements, Some(transaction), options))
+        DropReport::counted(|| self.try_group(statements, Some(transaction), None, options))
     }
 
     fn try_group(
         &self,
         statements: &[DdlStatement],
         in_name_of: Option<&Arc<LockOwner>>,
+        make: Option<&mut MakeEntryOf<'_>>,
         options: DdlOptions,
     ) -> Result<Dropped> {
         let names: SmallVec<[&str; 4]> = statements.iter().flat_map(DdlStatement::names).collect();
         let mut locked = self.lock_names(&names, options)?;
         let mut drafts = Drafts::new(self, &locked);
         statements.iter().try_for_each(|statement| drafts.apply(statement))?;
+        let can_build = match statements {
+            [DdlStatement::Alter { changes, .. }] if in_name_of.is_none() => Some(changes.build_mode()),
+            _ => None,
+        };
+        if statements.iter().any(DdlStatement::adds_indexes) {
+            drafts.plan_build(can_build, make.is_some())?;
+        }
+        drafts.plan_records()?;
+        if let Some((mode, (table, _))) = drafts.build.zip(drafts.to_fill().next()) {
+            locked.downgrade();
+            self.check_without_wait(table, mode, options)?;
+        }
         let (mut planned, filled) = drafts.plan()?;
         if planned.records.is_empty() {
             return Ok(Dropped::NOTHING);
         }
+        let build = planned.build.take();
         let plan = Plan { in_name_of, ..planned.plan() };
-        let _drop = plan.drops_trees().then(work::DropScope::begin);
-        let done = self.carry_out(&locked, plan, options)?;
+        let drops_trees = plan.drops_trees();
+        let (done, _drop) = match &build {
+            None => {
+                let scope = drops_trees.then(work::DropScope::begin);
+                (self.carry_out(&locked, plan, options)?, scope)
+            }
+            Some(build) => match self.build_indexes(&locked, plan, build, make, options) {
+                Ok(done) => (done, drops_trees.then(work::DropScope::begin)),
+                Err(failed) => {
+                    drop(filled);
+                    return Err(failed.end());
+                }
+            },
+        };
         let Planned { created, meanings, .. } = planned;
         locked.set_all(meanings.into_iter());
         let dropped = self.publish(locked, done, &created);

@@ -1,10 +1,12 @@
-//! Online index build: adding a secondary tree to a table that is in use.
+//! Online index build: adding secondary trees to a table that is in use.
 //!
-//! **Purpose.** Index entries are collected in bounded memory, sorted, and bulk-loaded into the new tree from its first
-//! page to its last; entries that exceed the memory are written to sorted runs and merged. Row calls run meanwhile, and
-//! note the entries that they change ([`RowLog`]). The notes are applied in rounds, the last one with exclusive access
-//! to the table. If the notes become too many while rows are collected, the collected entries are put into the tree,
-//! and the rest follows piece by piece; while entries are put into the tree, notes go to a run like entries.
+//! **Purpose.** A statement adds one index or several, and may change the table in other ways as well. Index entries
+//! are collected in bounded memory, sorted, and bulk-loaded into the new trees, each from its first page to its last;
+//! entries that exceed the memory are written to sorted runs and merged. One scan of the rows serves all trees. Row
+//! calls run meanwhile, and note the entries that they change ([`RowLog`]). The notes are applied in rounds, the last
+//! one with exclusive access to the table. If the notes become too many while rows are collected, the collected entries
+//! are put into the trees, and the rest follows piece by piece; while entries are put into a tree, notes go to runs
+//! as entries do. At the end the plan of the statement is carried out ([`Plan`]), with the trees as filled ones.
 //!
 //! *Transactions.* They lock, change and roll back rows meanwhile as usual. A change notes inside the gate, a rollback
 //! outside of it (`txn::undo::followers`), so the tree follows the rows, committed or not. The new entries carry no
@@ -30,6 +32,10 @@
 //!   every later change is noted, and every earlier one has ended or belongs to an open transaction; and for the last
 //!   round and the record (test: `deferred_entries_are_applied_while_calls_continue`). No row call waits for the work
 //!   between (test: `rows_change_while_an_index_is_built`).
+//! - All indexes and the other changes of the statement take effect as one, or nothing has happened (tests:
+//!   `a_crash_while_several_indexes_are_built_leaves_all_or_nothing`,
+//!   `an_alteration_whose_indexes_cannot_be_built_has_changed_nothing`,
+//!   `several_indexes_on_a_full_disk_are_all_there_or_none`).
 //! - An entry is *applied* under its row's key latch: afterwards it is in the tree if and only if the row has it (test:
 //!   `rows_change_while_an_index_is_built`). The rows are collected after the first closing (test:
 //!   `rows_change_while_an_index_is_built`), so the tree has each row's entry of some moment since, and if that was not
@@ -51,7 +57,7 @@
 //!   entry is put or applied next to another one of the same key, unless that entry will be applied again anyway (test:
 //!   `an_index_build_with_many_equal_keys_has_linear_cost`). Of two rows that have the key at the end, one was put or
 //!   applied last, and its check found the other (test: `any_transactions_run_during_an_index_build`).
-//! - Until the table's record names the tree, it has no readers, and no undo record refers to it (checked by
+//! - Until the table's record names a tree, it has no readers, and no undo record refers to it (checked by
 //!   `catalog/table.rs::change_schema`): on a failure, and after a crash, it is dropped like any tree (test:
 //!   `a_crash_during_a_concurrent_index_build_leaves_all_or_nothing`), and a rollback notes what it changes (test:
 //!   `transactions_of_every_kind_go_on_while_an_index_is_built`).
@@ -59,26 +65,32 @@
 mod deferred;
 mod filler;
 
+use core::{any::Any, cell::RefCell};
+use std::panic::resume_unwind;
+
+use smallvec::smallvec;
+
 use self::filler::IndexFiller;
 use super::{
     bulk::SORT_BUFFER_BYTES,
     ddl_options::DdlOptions,
-    definition::IndexDefinition,
-    entry_maker::{EntryMaker, MakeEntry},
-    key,
-    record::{IndexRecord, TableRecord},
-    row_log::{NOTES_LIMIT_BYTES, RowLog},
-    state::{Catalog, new_space, no_table, record_key},
-    table::TableSchema,
+    entry_maker::{EntryMaker, MadeEntry, MakeEntry},
+    names::MetadataLock,
+    plan::{Done, Plan},
+    record::IndexRecord,
+    row_log::{FilledTree, NOTES_LIMIT_BYTES, RowLog},
+    state::Catalog,
+    table::{Table, TableSchema},
 };
 use crate::{
-    error::{Error, Result, SchemaError},
-    log::FlushLog,
+    error::{Error, Result},
     store::Tree,
-    sync::Arc,
-    system::Change,
-    txn::{locks::TableMode, trx::background_rollback},
+    sync::{Arc, work},
+    txn::{EntryForm, locks::TableMode, trx::background_rollback},
 };
+
+/// Makes the entry of a row in the index of this name, as [`MakeEntry`].
+pub type MakeEntryOf<'a> = dyn FnMut(&str, &[u8], &[u8], &mut MadeEntry) -> Result<bool> + 'a;
 
 /// Memory bounds, in bytes.
 #[derive(Clone, Copy, Debug)]
@@ -97,130 +109,118 @@ impl Bounds {
         Self { entries: SORT_BUFFER_BYTES, notes: NOTES_LIMIT_BYTES / 2, most: NOTES_LIMIT_BYTES };
 }
 
+/// The new secondary trees of a table that a statement fills.
+pub(super) struct IndexBuild<'t> {
+    pub(super) table: &'t Arc<Table>,
+    /// The name of the table before the statement.
+    pub(super) name: &'t str,
+    /// The new indexes.
+    pub(super) indexes: Vec<IndexRecord>,
+    /// Their trees, which have no page yet.
+    pub(super) trees: Vec<Arc<Tree>>,
+    /// The mode in which the table is locked at the end: exclusive if the statement also does something else.
+    pub(super) mode: TableMode,
+}
+
+/// Why an index build has failed.
+pub(super) struct BuildFailed {
+    error: Error,
+    /// The panic of the function that makes entries.
+    panic: Option<Box<dyn Any + Send>>,
+}
+
+impl BuildFailed {
+    /// Returns the error, or goes on with the panic.
+    pub(super) fn end(self) -> Error {
+        match self.panic {
+            Some(panic) => resume_unwind(panic),
+            None => self.error,
+        }
+    }
+}
+
 impl Catalog {
-    /// Adds a secondary tree and fills it from the rows, while row calls run. If the caller supplies the entries of
-    /// the index, `make` makes those of the rows that exist.
-    ///
-    /// # Errors
-    /// [`SchemaError`] for the names and the definition, and if two rows have one key in a unique tree;
-    /// [`EntriesUnknown`](crate::error::UsageError::EntriesUnknown) without a function that the index needs; errors of
-    /// the function and of the log.
-    pub fn create_index(
+    /// Refuses what a build would have to wait for at its end, if the statement may not wait: it does not begin what it
+    /// could not finish.
+    pub(super) fn check_without_wait(
         &self,
-        name: &str,
-        index: &IndexDefinition,
-        make: Option<&mut MakeEntry<'_>>,
+        table: &Table,
+        mode: TableMode,
         options: DdlOptions,
     ) -> Result<()> {
-        self.check_index(index)?;
-        key::check_makes_entries(name, &index.name, index.form, make.is_some())?;
-        let metadata_lock = self.lock_names(&[name], options)?;
-        let table = metadata_lock.table(name).ok_or_else(|| no_table(name))?;
-        let old = table.schema();
-        let record = self.record_of_index(name, &old.record, index)?;
+        let at_most = self.wait_left(options);
+        if !at_most.is_zero() {
+            return Ok(());
+        }
+        drop(self.transactions.lock_tables([table.space()], mode, at_most)?);
+        background_rollback::await_rollbacks(&self.transactions, table.space(), at_most, &mut || Ok(false))
+    }
+
+    /// Fills the new trees of a table from its rows, while row calls run, and then carries out the plan that names
+    /// them. `make` makes the entries of the indexes for which the caller supplies them.
+    ///
+    /// # Errors
+    /// [`SchemaError::DuplicateKey`](crate::error::SchemaError::DuplicateKey); errors of the function and of the log.
+    /// Nothing has changed then, and the trees must be dropped.
+    pub(super) fn build_indexes<'c>(
+        &'c self,
+        metadata_lock: &MetadataLock<'_>,
+        plan: Plan<'_, '_>,
+        build: &IndexBuild<'_>,
+        make: Option<&mut MakeEntryOf<'_>>,
+        options: DdlOptions,
+    ) -> Result<Done<'c>, BuildFailed> {
+        let IndexBuild { table, name, indexes, trees, mode } = build;
         metadata_lock.downgrade();
         let lock_timeout = self.wait_left(options);
-        if lock_timeout.is_zero() {
-            // A statement with a zero timeout does not begin what it could not finish without a wait.
-            drop(self.transactions.lock_tables([table.space()], TableMode::Shared, lock_timeout)?);
-            background_rollback::await_rollbacks(
-                &self.transactions,
-                table.space(),
-                lock_timeout,
-                &mut || Ok(false),
-            )?;
+        let make = make.map(RefCell::new);
+        let mut functions: Vec<_> = indexes.iter().map(|index| function_of(index, make.as_ref())).collect();
+        let mut makers = Vec::with_capacity(indexes.len());
+        for ((index, tree), function) in indexes.iter().zip(trees).zip(&mut functions) {
+            makers.push(EntryMaker::new(name, index, tree, function.as_deref_mut()));
         }
-        let _making = self.make([record.space]);
-        let tree = self.tree(new_space(record.space));
-        let env = self.pool.context().env.clone();
-        let bounds = self.pause.bounds();
-        let key = make.is_none().then(|| record.key.clone());
-        let row_log = Arc::new(RowLog::new(tree.clone(), key, bounds.most, env));
+        let key_of = |maker: &EntryMaker<'_, '_>, index: &IndexRecord| {
+            if maker.has_function() { None } else { Some(index.key.clone()) }
+        };
+        let filled = makers.iter().zip(indexes).zip(trees);
+        let filled =
+            filled.map(|((maker, index), tree)| FilledTree { tree: tree.clone(), key: key_of(maker, index) });
+        let (bounds, env) = (self.pause.bounds(), self.pool.context().env.clone());
+        let row_log = Arc::new(RowLog::new(filled.collect(), bounds.most, env));
         let _following = self.transactions.followers().follow(table.space(), row_log.clone());
         let statement = self.unfinished_statement();
+        let old = table.schema();
         let mut closed = table.gate().close();
         drop(table.change_schema(&mut closed, TableSchema { row_log: Some(row_log.clone()), ..old.clone() }));
         drop(closed);
 
-        let maker = EntryMaker::new(name, &record, &tree, make);
-        let filler = IndexFiller::new(self, name, &maker, &old.clustered, row_log, bounds);
-        let with_owner = |error: Error| error.of(|space| filler.owner_of(space));
-        let (alone, mut closed) = match filler.fill().and_then(|()| filler.close(table, lock_timeout)) {
+        let filler = IndexFiller::new(self, name, (&makers, trees), &old.clustered, row_log, bounds);
+        let filled = filler.fill().and_then(|()| filler.close(table, *mode, lock_timeout));
+        let decided = filled.and_then(|(lock, closed)| filler.decide().map(|()| (lock, closed)));
+        let (lock, mut closed) = match decided {
             Ok((lock, closed)) => (Ok(lock), closed),
-            Err(error) => (Err(with_owner(error)), table.gate().close()),
+            Err(error) => (Err(error.of(|space| filler.owner_of(space))), table.gate().close()),
         };
-        // The lock is released after the gate is opened again.
-        let (added, _lock) = match alone {
-            Ok(lock) => {
-                let stamped =
-                    self.transactions.stamp().map(|created_at| tree.space().set_created_at(created_at));
-                let decided = stamped.and_then(|()| filler.decide().map_err(with_owner));
-                let added = decided.and_then(|()| self.add_index(name, &old, &record, &tree, options.flush));
-                (added, Some(lock))
-            }
-            Err(error) => (Err(error), None),
-        };
-        let (added, schema) = match added {
-            Ok(schema) => (Ok(()), schema),
-            Err(error) => (Err(error), old.clone()),
-        };
-        drop(table.change_schema(&mut closed, schema));
-        drop(closed);
+        // The trees have all entries, or are dropped: nothing is noted any more.
+        drop(table.change_schema(&mut closed, old.clone()));
+        statement.finished();
+        let done = lock.and_then(|lock| {
+            metadata_lock.upgrade();
+            let _drop = plan.drops_trees().then(work::DropScope::begin);
+            self.carry_out_closed(metadata_lock, plan, smallvec![closed], Some(lock), options)
+        });
         // Notes and deferred entries may be many: they are freed while no call waits at the gate.
         drop(filler);
-        statement.finished();
-        if added.is_err()
-            && let Err(error) = self.discard(&[&tree])
-        {
-            // The caller gets the error for which the index was refused, not this one.
-            tracing::warn!(%error, "what was built of an index is dropped at the next opening");
-        }
-        maker.resume_panic();
-        added
+        let panic = || makers.iter().find_map(EntryMaker::take_panic);
+        done.map_err(|error| BuildFailed { error, panic: panic() })
     }
+}
 
-    /// Returns the record of a new index of a table, if the table can have it.
-    fn record_of_index(
-        &self,
-        name: &str,
-        table: &TableRecord,
-        index: &IndexDefinition,
-    ) -> Result<IndexRecord> {
-        if table.indexes.iter().any(|other| *other.name == *index.name) {
-            let (table, index) = (name.into(), index.name.as_str().into());
-            return Err(SchemaError::IndexExists { table, index }.into());
-        }
-        let record = self.new_index(index)?;
-        // Checked before any work is done: the record that names the tree must fit.
-        let mut named = table.clone();
-        named.indexes.push(record.clone());
-        self.check_length(name, named.encode().len())?;
-        Ok(record)
-    }
-
-    /// Writes the table's record with the filled tree. Returns the new table schema. The gate must be closed.
-    fn add_index(
-        &self,
-        name: &str,
-        old: &TableSchema,
-        index: &IndexRecord,
-        tree: &Arc<Tree>,
-        mode: FlushLog,
-    ) -> Result<TableSchema> {
-        assert!(
-            tree.space().id() == index.space,
-            "the record names another tree than the one that was filled"
-        );
-        let mut record = old.record.clone();
-        record.version += 1;
-        record.indexes.push(index.clone());
-        debug_assert!(
-            TableRecord::decode(&record.encode()).as_ref() == Some(&record),
-            "the record of {name} would be read back as another one"
-        );
-        self.change(&mut [Change::put(record_key(name), record.encode())], &[], mode)?.1.finished();
-        let mut secondaries = old.secondaries.clone();
-        secondaries.push(tree.clone());
-        Ok(TableSchema { record, secondaries, row_log: None, ..old.clone() })
-    }
+/// Returns the function that makes the entries of an index, if the caller supplies them.
+fn function_of<'f>(
+    index: &'f IndexRecord,
+    make: Option<&'f RefCell<&'f mut MakeEntryOf<'_>>>,
+) -> Option<Box<MakeEntry<'f>>> {
+    let make = make.filter(|_| index.form != EntryForm::Terminated)?;
+    Some(Box::new(|row, value, entry| (*make.borrow_mut())(&index.name, row, value, entry)))
 }

@@ -412,6 +412,13 @@ impl<'a> MetadataLock<'a> {
         self.held[self.place(name)].1.as_ref()
     }
 
+    /// Returns the locked name that means this table.
+    pub(super) fn name_of(&self, table: &Arc<Table>) -> &str {
+        let mut tables = self.tables();
+        let found = tables.find(|(_, at)| at.is_some_and(|at| Arc::ptr_eq(at, table)));
+        found.expect("the table of a statement has a locked name").0
+    }
+
     /// Returns whether the name is locked and means this table.
     pub(super) fn has(&self, name: &str, table: &Arc<Table>) -> bool {
         self.find(name)

@@ -8,7 +8,7 @@
 
 use super::index_build::Bounds;
 #[cfg(feature = "testing")]
-use super::{Catalog, TableRecord, state::record_key};
+use super::{Catalog, TableRecord, state::record_key, statement::Effort};
 use crate::failpoint::{SyncPoint, TestValue};
 #[cfg(feature = "testing")]
 use crate::{error::Result, log::FlushLog, system::Change};
@@ -65,7 +65,7 @@ impl Catalog {
     /// As for any statement.
     pub fn replace_record(&self, name: &str, record: &TableRecord) -> Result<()> {
         let changes = &mut [Change::put(record_key(name), record.encode())];
-        self.change(changes, &[], FlushLog::Sync)?.1.finished();
+        self.change_with_numbers(changes, &[], &[], Effort::NeedsRoom, FlushLog::Sync)?.1.finished();
         Ok(())
     }
 

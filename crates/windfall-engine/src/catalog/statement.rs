@@ -192,17 +192,8 @@ impl Catalog {
         UnfinishedStatement(&self.pool.context().health)
     }
 
-    /// Changes records as one group, together with the drop record of `dropped`, and waits for the log.
-    pub(super) fn change(
-        &self,
-        changes: &mut [Change],
-        dropped: &[SpaceId],
-        mode: FlushLog,
-    ) -> Result<(Option<Lsn>, UnfinishedStatement<'_>)> {
-        self.change_with_numbers(changes, &[], dropped, Effort::of(dropped), mode)
-    }
-
-    /// As [`Catalog::change`], and sets the ceilings of counters in the same group.
+    /// Changes records and sets the ceilings of counters as one group, together with the drop record of `dropped`, and
+    /// waits for the log.
     pub(super) fn change_with_numbers(
         &self,
         changes: &mut [Change],

@@ -40,7 +40,7 @@ pub struct TableSchema {
     pub secondaries: Vec<Arc<Tree>>,
     /// The tree with the metadata, if that is long.
     pub metadata: Option<Arc<Tree>>,
-    /// A secondary tree that is being filled: calls that change rows note the changes there.
+    /// Secondary trees that are being filled: calls that change rows note the changes there.
     pub row_log: Option<Arc<RowLog>>,
 }
 
@@ -87,9 +87,9 @@ impl TableSchema {
         self.record.indexes.iter().map(key_of).collect()
     }
 
-    /// Returns all tablespaces, including that of a tree being filled.
+    /// Returns all tablespaces, including those of trees being filled.
     pub fn spaces(&self) -> impl Iterator<Item = SpaceId> {
-        let row_log = self.row_log.iter().map(|row_log| row_log.tree());
+        let row_log = self.row_log.iter().flat_map(|row_log| row_log.trees());
         self.trees().chain(row_log).map(|tree| tree.space().id())
     }
 }
@@ -265,7 +265,11 @@ impl Table {
         assert!(closed.is_of(self.gate()), "a table's gate is closed while its schema is replaced");
         assert!(schema.is_of_its_record(), "the trees of a new schema are those of its record");
         debug_assert!(
-            schema.row_log.iter().all(|filled| schema.trees().all(|tree| !Arc::ptr_eq(tree, filled.tree()))),
+            schema
+                .row_log
+                .iter()
+                .flat_map(|row_log| row_log.trees())
+                .all(|filled| { schema.trees().all(|tree| tree.space().id() != filled.space().id()) }),
             "a tree that is still being filled is read as an index"
         );
         let (id, version, now) = (schema.record.id, schema.record.version, schema.record.clustered);

@@ -1,7 +1,6 @@
 //! Indexes that are added to a table, and dropped.
 //!
-//! **Purpose.** An index is filled while the table is in use, so its creation is a statement of its own; its drop is
-//! also a change of [`Database::alter_table`].
+//! **Purpose.** An index is filled while the table is in use. Both are alterations of the table with one change.
 //!
 //! **Invariants.** Each is complete or has not begun, also after a crash (test:
 //! `a_crash_during_an_index_build_leaves_all_or_nothing`).
@@ -10,7 +9,7 @@ use tracing::debug;
 
 use super::{Database, IndexOptions};
 use crate::{
-    catalog::{DropReport, IndexDefinition, MadeEntry, MakeEntry},
+    catalog::{DropReport, MadeEntry, MakeEntryOf, TableChanges},
     error::Result,
 };
 
@@ -18,6 +17,8 @@ impl Database {
     /// Adds a secondary index and fills it from the rows. Calls on this table continue meanwhile, in transactions and
     /// outside of them. They wait only briefly at the beginning and at the end, while the statement waits for calls in
     /// progress and for the log. Other DDL statements on this table wait until the index is complete.
+    ///
+    /// [`Database::alter_table`] adds several indexes in one scan of the table, and together with other changes.
     ///
     /// When the index is filled, the statement waits for the transactions that have changed the table, prepared ones
     /// included, and for no others: at most as long as [`Database::with_ddl_timeout`] or else
@@ -33,7 +34,7 @@ impl Database {
     ///
     /// [`Options::lock_wait_timeout`]: crate::Options::lock_wait_timeout
     pub fn create_index(&self, table: &str, name: &str, options: IndexOptions) -> Result<()> {
-        self.add_index(table, &options.definition(name), None)
+        self.add_index(table, name, options, None)
     }
 
     /// As [`Database::create_index`], for an index of which the caller supplies the entries
@@ -88,18 +89,20 @@ impl Database {
         options: IndexOptions,
         mut make: impl FnMut(&[u8], &[u8], &mut MadeEntry) -> Result<bool>,
     ) -> Result<()> {
-        self.add_index(table, &options.definition(name), Some(&mut make))
+        let mut make = |_: &str, row: &[u8], value: &[u8], entry: &mut MadeEntry| make(row, value, entry);
+        self.add_index(table, name, options, Some(&mut make))
     }
 
     fn add_index(
         &self,
         table: &str,
-        index: &IndexDefinition,
-        make: Option<&mut MakeEntry<'_>>,
+        name: &str,
+        options: IndexOptions,
+        make: Option<&mut MakeEntryOf<'_>>,
     ) -> Result<()> {
-        self.engine.check_open()?;
-        self.statement(|catalog, ddl| catalog.create_index(table, index, make, ddl))?;
-        debug!(table, index = index.name, "index created");
+        let add_indexes = vec![options.definition(name)];
+        self.alter(table, TableChanges { add_indexes, ..TableChanges::default() }, make)?;
+        debug!(table, index = name, "index created");
         Ok(())
     }
 

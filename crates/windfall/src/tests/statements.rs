@@ -2,6 +2,7 @@
 //! statement.
 
 mod concurrent;
+mod several;
 
 use core::time::Duration;
 use std::{collections::BTreeMap, sync::mpsc, thread};
@@ -105,9 +106,9 @@ impl Changes {
     }
 }
 
-fn filled(db: &Database, seed: u64, rows: u64) -> Result<Changes> {
+fn filled(db: &Database, seed: u64, rows: u64, options: TableOptions) -> Result<Changes> {
     let chance = SimulatedEnv::new(seed ^ 0x5eed);
-    let table = db.create_table("t", TableOptions::default())?;
+    let table = db.create_table("t", options)?;
     let mut changes = Changes { chance, rows: Rows::new(), next: Rows::new() };
     for n in 0..rows {
         let value = value(n, &changes.chance);
@@ -122,19 +123,28 @@ fn rows_of(table: &Table) -> Result<Rows> {
 }
 
 fn rows_by_index(table: &Table) -> Result<Rows> {
-    let found = table.index("i")?.range::<&[u8]>(..)?;
+    rows_by(table, "i")
+}
+
+fn rows_by(table: &Table, index: &str) -> Result<Rows> {
+    let found = table.index(index)?.range::<&[u8]>(..)?;
     found.map(|row| row.map(|row| (row.key, row.value))).collect()
 }
 
-/// Reads the rows by the index, and compares them with all rows and the payloads of the entries with what was made of
-/// the rows. `supplied` says whether a function has made the entries.
+/// Checks index `i` ([`check_index_of`]).
 fn check_index(table: &Table, supplied: bool, what: &str) {
+    check_index_of(table, "i", supplied, what);
+}
+
+/// Reads the rows by an index, and compares them with all rows and the payloads of the entries with what was made of
+/// the rows. `supplied` says whether a function has made the entries.
+fn check_index_of(table: &Table, name: &str, supplied: bool, what: &str) {
     let mut rows = rows_of(table).unwrap();
     if supplied {
         rows.retain(|_, value| !is_left_out(value));
     }
-    assert!(rows_by_index(table).unwrap() == rows, "{what}: rows and index disagree");
-    let index = table.index("i").unwrap();
+    assert!(rows_by(table, name).unwrap() == rows, "{what}: rows and index {name} disagree");
+    let index = table.index(name).unwrap();
     let mut entries = index.range::<&[u8]>(..).unwrap();
     while let Some(entry) = entries.next_ref().unwrap() {
         let mut made = MadeEntry::default();
@@ -180,26 +190,43 @@ fn is_supplied(seed: u64) -> bool {
 
 /// Builds an index while rows change at each point where a test can act.
 fn build_during_changes(disk: &SimulatedDisk, seed: u64, rows: u64) -> (Arc<Mutex<Changes>>, Result<()>) {
+    // The bytes that the changes at one point note: entries or, for a function, whole rows.
+    let one_step = if is_supplied(seed) { 30_000 } else { 2_000 };
+    let build = |db: &Database| create_index(db, seed.is_multiple_of(2), is_supplied(seed));
+    run_during_changes(disk, seed, rows, TableOptions::default(), one_step, build)
+}
+
+/// Runs a statement that builds indexes on a table with these options while rows change at each point where a test can
+/// act. `one_step` is more than the bytes that the changes at one point note.
+fn run_during_changes(
+    disk: &SimulatedDisk,
+    seed: u64,
+    rows: u64,
+    options: TableOptions,
+    one_step: usize,
+    build: impl FnOnce(&Database) -> Result<()>,
+) -> (Arc<Mutex<Changes>>, Result<()>) {
     let none = Changes { chance: SimulatedEnv::new(1), rows: Rows::new(), next: Rows::new() };
     let changes = Arc::new(Mutex::new(Rank::Session, none));
     let Ok((db, _)) = open(disk, seed) else {
         return (changes, Err(Error::Closed));
     };
     let done = (|| {
-        *changes.lock() = filled(&db, seed, rows)?;
+        *changes.lock() = filled(&db, seed, rows, options)?;
         // All entries in memory at once; runs that are merged; notes that are applied in several rounds; both.
-        let (entries, notes) = match seed / 2 % 4 {
-            1 => (700, usize::MAX),
-            2 => (usize::MAX, 900),
-            3 => (700, 900),
-            _ => (usize::MAX, usize::MAX),
-        };
+        let all = usize::MAX;
+        let (entries, notes) = [(all, all), (700, all), (all, 900), (700, 900)][seed as usize / 2 % 4];
         db.engine().catalog.pause.set_bounds(entries, notes);
         let (acting, handle, table) = (changes.clone(), db.clone(), db.table("t")?);
-        let mut failed = false;
-        // The bytes that the changes at one point note: entries or, for a function, whole rows.
-        let one_step = if is_supplied(seed) { 30_000 } else { 2_000 };
+        let (mut failed, mut commits) = (false, false);
         db.engine().catalog.pause.set(move || {
+            // Calls on the table would wait.
+            commits = commits || table.inner.gate().is_closed();
+            if commits {
+                return;
+            }
+            let has = |name| handle.engine().catalog.table(name).is_ok();
+            assert!(has("t") && !has("u"), "the old meanings");
             let changes = &mut *acting.lock();
             let noted = table
                 .inner
@@ -214,9 +241,7 @@ fn build_during_changes(disk: &SimulatedDisk, seed: u64, rows: u64) -> (Arc<Mute
                 failed |= changes.change(&handle, &table).is_err();
             }
         });
-        let built = create_index(&db, seed.is_multiple_of(2), is_supplied(seed));
-        db.engine().catalog.pause.clear();
-        built
+        build(&db)
     })();
     db.engine().catalog.pause.clear();
     (changes, done)

@@ -13,29 +13,31 @@ use super::super::{entry_maker::EntryKey, row_log::NOTE_OVERHEAD_BYTES};
 /// Deferred entries.
 #[derive(Default)]
 pub(super) struct Deferred {
-    pub(super) entries: BTreeSet<EntryKey>,
+    /// Each with the place of its tree among those that are filled.
+    pub(super) entries: BTreeSet<(usize, EntryKey)>,
     /// The entries of `entries`, the oldest first.
-    order: VecDeque<EntryKey>,
+    order: VecDeque<(usize, EntryKey)>,
     pub(super) bytes: usize,
 }
 
 impl Deferred {
-    pub(super) fn put(&mut self, entry: &EntryKey) {
-        if !self.entries.contains(entry) {
-            self.bytes += entry.bytes.len() + NOTE_OVERHEAD_BYTES;
+    pub(super) fn put(&mut self, tree: usize, entry: &EntryKey) {
+        let entry = (tree, entry.clone());
+        if !self.entries.contains(&entry) {
+            self.bytes += entry.1.bytes.len() + NOTE_OVERHEAD_BYTES;
             self.order.push_back(entry.clone());
-            self.entries.insert(entry.clone());
+            self.entries.insert(entry);
         }
         debug_assert!(self.entries.len() == self.order.len(), "the order has each deferred entry once");
     }
 
     /// Takes the oldest one. If it took them in the order of their keys, a steady supply of new entries with higher
     /// keys could starve the others.
-    pub(super) fn take_next(&mut self) -> Option<EntryKey> {
+    pub(super) fn take_next(&mut self) -> Option<(usize, EntryKey)> {
         let next = self.order.pop_front()?;
         let was_there = self.entries.remove(&next);
         debug_assert!(was_there, "an entry in the order is deferred");
-        self.bytes -= next.bytes.len() + NOTE_OVERHEAD_BYTES;
+        self.bytes -= next.1.bytes.len() + NOTE_OVERHEAD_BYTES;
         debug_assert!(!self.entries.is_empty() || self.bytes == 0, "bytes are counted of no deferred entry");
         Some(next)
     }
@@ -48,17 +50,19 @@ mod tests {
     #[test]
     fn deferred_entries_are_checked_again_in_turn() {
         let mut deferred = Deferred::default();
-        let entry = |n: u32| EntryKey::new(&n.to_be_bytes(), 2);
+        // Those of several trees are in one queue.
+        let entry = |n: u32| (n as usize % 3, EntryKey::new(&n.to_be_bytes(), 2));
         let entries = |from: u32| (from..from + 50).map(entry);
-        entries(1000).for_each(|entry| deferred.put(&entry));
+        let put = |deferred: &mut Deferred, entry: &(usize, EntryKey)| deferred.put(entry.0, &entry.1);
+        entries(1000).for_each(|entry| put(&mut deferred, &entry));
         // For each one that is taken and deferred again, a new one arrives: with a higher key than all others, or a
         // lower one.
         for (from, there) in [(2000, 50), (0, 100)] {
-            let mut look_again = |entry: EntryKey| {
+            let mut look_again = |entry: (usize, EntryKey)| {
                 let next = deferred.take_next().unwrap();
-                deferred.put(&next);
-                deferred.put(&next);
-                deferred.put(&entry);
+                put(&mut deferred, &next);
+                put(&mut deferred, &next);
+                put(&mut deferred, &entry);
                 next
             };
             let seen: BTreeSet<_> = (from..from + there).map(|n| look_again(entry(n))).collect();

@@ -1,9 +1,11 @@
-//! The filling of the tree of a new index ([`IndexFiller`]).
+//! The filling of the trees of new indexes ([`IndexFiller`]).
 //!
-//! **Purpose.** Collects the entries of all rows, loads or puts them into the tree, and applies the notes of what
-//! changes meanwhile, until nothing is left to apply.
+//! **Purpose.** Collects the entries of all rows, for all trees in one scan, loads or puts them into the trees, one
+//! after the other, and applies the notes of what changes meanwhile, until nothing is left to apply.
 //!
-//! **Invariants.** Those of [`index_build`](super) (test: `any_transactions_run_during_an_index_build`).
+//! **Invariants.** Those of [`index_build`](super) (tests: `any_transactions_run_during_an_index_build`,
+//! `several_indexes_are_built_while_any_transactions_run`). The bound of the entries in memory is one for all trees
+//! (test: `the_memory_of_several_sorts_is_bounded_as_one`).
 
 use core::{
     cell::{Cell, RefCell},
@@ -15,7 +17,7 @@ use super::{
     super::{
         bulk::{self, Load},
         entry_maker::{EntryKey, EntryMaker},
-        row_log::RowLog,
+        row_log::{Note, Noted, RowLog},
         runs::{EntryTail, Runs},
         state::Catalog,
         table::Table,
@@ -34,7 +36,7 @@ use crate::{
     tree::{Room, Seek},
     txn::{
         StatementLock,
-        locks::key_latch::KeyLatchGuard,
+        locks::{TableMode, key_latch::KeyLatchGuard},
         mvcc::{CurrentVersion, value},
         row::Entry,
         trx::background_rollback,
@@ -53,18 +55,31 @@ const NOTES_PER_CHECK: usize = 256;
 /// The lowest limit of notes, in bytes, beyond which a change of a row waits.
 const MIN_NOTES_LIMIT_BYTES: usize = 16 << 10;
 
-/// Fills a secondary tree.
-pub(super) struct IndexFiller<'a, 'f> {
-    catalog: &'a Catalog,
-    table: &'a str,
+/// A secondary tree that is being filled.
+struct Filling<'a, 'f> {
+    /// Its place among the trees.
+    place: usize,
     maker: &'a EntryMaker<'a, 'f>,
+    tree: &'a Arc<Tree>,
+    /// Whether its collected entries were loaded or put: until then it is no tree into which a noted entry can be put.
+    takes_entries: Cell<bool>,
+}
+
+/// Fills secondary trees.
+pub(super) struct IndexFiller<'c, 'a, 'f> {
+    catalog: &'c Catalog,
+    table: &'a str,
+    trees: Vec<Filling<'a, 'f>>,
     rows: &'a Arc<Tree>,
     row_log: Arc<RowLog>,
     bounds: Bounds,
     deferred: RefCell<Deferred>,
-    /// Whether the tree is being loaded: until the load ends, it is no tree into which an entry can be put.
-    is_loading: Cell<bool>,
+    /// The place of the tree on which it works, for errors.
+    current: Cell<usize>,
 }
+
+/// Entries of each tree.
+type Collected = Vec<Runs<EntryTail>>;
 
 /// The state of an entry, according to its row.
 #[derive(Debug)]
@@ -79,37 +94,45 @@ enum EntryState {
     DeferredAndUnfit,
 }
 
-impl Drop for IndexFiller<'_, '_> {
+impl Drop for IndexFiller<'_, '_, '_> {
     fn drop(&mut self) {
         // Wakes calls that wait for room, also when a panic has ended the build.
         self.row_log.end();
     }
 }
 
-impl<'a, 'f> IndexFiller<'a, 'f> {
-    /// Fills the tree of a row log with the entries of these rows.
+impl<'c, 'a, 'f> IndexFiller<'c, 'a, 'f> {
+    /// Fills the trees of a row log, each with the entries that its maker makes of these rows.
     pub(super) fn new(
-        catalog: &'a Catalog,
+        catalog: &'c Catalog,
         table: &'a str,
-        maker: &'a EntryMaker<'a, 'f>,
+        (makers, trees): (&'a [EntryMaker<'a, 'f>], &'a [Arc<Tree>]),
         rows: &'a Arc<Tree>,
         row_log: Arc<RowLog>,
         bounds: Bounds,
     ) -> Self {
+        assert!(
+            makers.len() == trees.len()
+                && row_log.trees().zip(trees).all(|(noted, tree)| Arc::ptr_eq(noted, tree)),
+            "each tree that is filled has its maker and its notes"
+        );
+        let filling =
+            |(place, (maker, tree))| Filling { place, maker, tree, takes_entries: Cell::new(false) };
         Self {
             catalog,
             table,
-            maker,
+            trees: makers.iter().zip(trees).enumerate().map(filling).collect(),
             rows,
             row_log,
             bounds,
             deferred: RefCell::default(),
-            is_loading: Cell::new(false),
+            current: Cell::new(0),
         }
     }
 
-    fn tree(&self) -> &Arc<Tree> {
-        self.row_log.tree()
+    /// Makes a tree the one that errors name.
+    fn work_on(&self, at: &Filling<'_, '_>) {
+        self.current.set(at.place);
     }
 
     /// Puts the entries of all rows, and applies what is noted meanwhile, until the notes are few or no longer become
@@ -129,13 +152,14 @@ impl<'a, 'f> IndexFiller<'a, 'f> {
         Ok(())
     }
 
-    /// Waits until no open transaction has changed the table, and then closes the table's gate. The lock keeps
-    /// transactions from changing the table, and the gate keeps out all other calls.
+    /// Waits until no open transaction has changed the table, or with [`TableMode::Exclusive`] used it, and then closes
+    /// the table's gate. The lock keeps transactions from changing the table, and the gate keeps out all other calls.
     pub(super) fn close<'t>(
         &self,
         table: &'t Table,
+        mode: TableMode,
         at_most: Duration,
-    ) -> Result<(StatementLock<'a>, Closed<'t>)> {
+    ) -> Result<(StatementLock<'c>, Closed<'t>)> {
         let catalog = self.catalog;
         let (transactions, env) = (&catalog.transactions, &catalog.pool.context().env);
         let (space, began) = (table.space(), env.now());
@@ -159,7 +183,7 @@ impl<'a, 'f> IndexFiller<'a, 'f> {
             })
             .map_err(in_all)?;
             let lock = transactions
-                .lock_table_in_turns(space, left(), &mut || self.apply_during_wait())
+                .lock_table_in_turns(space, mode, left(), &mut || self.apply_during_wait())
                 .map_err(in_all)?;
             self.apply_the_rest()?;
             let closed = table.gate().close();
@@ -213,8 +237,13 @@ impl<'a, 'f> IndexFiller<'a, 'f> {
         Ok(())
     }
 
+    /// Returns a collection without entries for each tree.
+    fn collection(&self) -> Collected {
+        self.trees.iter().map(|_| Runs::new(self.catalog.pool.clone())).collect()
+    }
+
     fn collect(&self) -> Result<()> {
-        let mut entries = Runs::new(self.catalog.pool.clone());
+        let mut entries = self.collection();
         let mut whole = true;
         let mut cursor = self.rows.cursor();
         let mut value = Vec::new();
@@ -225,17 +254,11 @@ impl<'a, 'f> IndexFiller<'a, 'f> {
                 value.clear();
                 value.extend_from_slice(cursor.value());
                 if value::resolve_indexed(self.rows, cursor.key(), header, &mut value)? {
-                    match self.maker.entry(cursor.key(), &value)? {
-                        Some(entry) if self.maker.check(&entry, &value).is_ok() => {
-                            self.maker.collect(entry, &mut entries);
-                        }
-                        Some(entry) => self.refuse_unfit(&EntryKey::from(&entry))?,
-                        None => {}
-                    }
+                    self.collect_row(cursor.key(), &value, &mut entries)?;
                 }
             }
             self.catalog.pause.pass();
-            if entries.bytes() >= self.bounds.entries {
+            if entries.iter().map(Runs::bytes).sum::<usize>() >= self.bounds.entries {
                 self.spill(&mut entries)?;
             }
             more = if self.are_notes_many() {
@@ -252,29 +275,49 @@ impl<'a, 'f> IndexFiller<'a, 'f> {
         self.empty(&mut entries, whole)
     }
 
-    /// Loads entries into the empty tree, or puts them into a tree that may hold others already. Notes go to a run when
-    /// they become many, so that no call waits for the last entry, and are applied afterwards.
-    fn empty(&self, entries: &mut Runs<EntryTail>, load: bool) -> Result<()> {
-        let mut noted = Runs::new(self.catalog.pool.clone());
-        let emptied = if load { self.load(entries, &mut noted) } else { self.put(entries, &mut noted) };
-        emptied?;
-        noted.drain(|key, tail| {
-            self.apply_note(&EntryKey::from(&self.maker.collected(key, &tail)?))?;
-            self.catalog.pause.pass();
-            if self.are_notes_many() { self.apply_noted().map(drop) } else { Ok(()) }
-        })
+    /// Collects the entries of a row.
+    fn collect_row(&self, row: &[u8], value: &[u8], entries: &mut Collected) -> Result<()> {
+        for (at, entries) in self.trees.iter().zip(entries) {
+            self.work_on(at);
+            match at.maker.entry(row, value)? {
+                Some(entry) if at.maker.check(&entry, value).is_ok() => at.maker.collect(entry, entries),
+                Some(entry) => self.refuse_unfit(at, &EntryKey::from(&entry))?,
+                None => {}
+            }
+        }
+        Ok(())
     }
 
-    /// Loads the empty tree.
-    fn load(&self, entries: &mut Runs<EntryTail>, noted: &mut Runs<EntryTail>) -> Result<()> {
-        let mut load = Load::new(self.tree());
-        self.is_loading.set(true);
+    /// Loads entries into the empty trees, or puts them into trees that may hold others already. Notes go to runs when
+    /// they become many, so that no call waits for the last entry, and are applied when all trees have their entries.
+    fn empty(&self, entries: &mut Collected, load: bool) -> Result<()> {
+        let mut noted = self.collection();
+        for (at, entries) in self.trees.iter().zip(entries) {
+            self.work_on(at);
+            if load { self.load(at, entries, &mut noted) } else { self.put(at, entries, &mut noted) }?;
+            at.takes_entries.set(true);
+        }
+        for (at, noted) in self.trees.iter().zip(&mut noted) {
+            noted.drain(|key, tail| {
+                self.work_on(at);
+                self.apply_note(at, &EntryKey::from(&at.maker.collected(key, &tail)?))?;
+                self.catalog.pause.pass();
+                if self.are_notes_many() { self.apply_noted().map(drop) } else { Ok(()) }
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Loads an empty tree.
+    fn load(&self, at: &Filling<'_, '_>, entries: &mut Runs<EntryTail>, noted: &mut Collected) -> Result<()> {
+        let mut load = Load::new(at.tree);
         // The entries with the last entry's index part against which the next entry must be checked.
         let mut alike: Vec<EntryKey> = Vec::new();
         entries.drain(|key, tail| {
-            let entry = self.maker.collected(key, &tail)?;
+            self.work_on(at);
+            let entry = at.maker.collected(key, &tail)?;
             let loaded = load.push(&entry.key, EntryHeader::default(), &entry.value);
-            loaded.map_err(|error| self.maker.of_equal_entries(error))?;
+            loaded.map_err(|error| at.maker.of_equal_entries(error))?;
             if entry.is_unique {
                 if !alike.first().is_some_and(|other| entry.key.starts_with(other.index_part())) {
                     alike.clear();
@@ -282,7 +325,7 @@ impl<'a, 'f> IndexFiller<'a, 'f> {
                 let entry = EntryKey::from(&entry);
                 let mut is_done = false;
                 for other in &alike {
-                    is_done = is_done || self.refuse_both(&entry, other)?;
+                    is_done = is_done || self.refuse_both(at, &entry, other)?;
                 }
                 if !is_done {
                     alike.push(entry);
@@ -290,17 +333,16 @@ impl<'a, 'f> IndexFiller<'a, 'f> {
             }
             self.spill_notes(noted)
         })?;
-        load.finish()?;
-        self.is_loading.set(false);
-        Ok(())
+        load.finish()
     }
 
-    fn put(&self, entries: &mut Runs<EntryTail>, noted: &mut Runs<EntryTail>) -> Result<()> {
+    fn put(&self, at: &Filling<'_, '_>, entries: &mut Runs<EntryTail>, noted: &mut Collected) -> Result<()> {
         entries.drain(|key, tail| {
-            let entry = self.maker.collected(key, &tail)?;
-            let _room = self.admit(&entry.key)?;
-            self.insert(&entry)?;
-            self.refuse_duplicates(&entry)?;
+            self.work_on(at);
+            let entry = at.maker.collected(key, &tail)?;
+            let _room = self.admit(at, &entry.key)?;
+            self.insert(at, &entry)?;
+            self.refuse_duplicates(at, &entry)?;
             self.spill_notes(noted)
         })
     }
@@ -309,28 +351,61 @@ impl<'a, 'f> IndexFiller<'a, 'f> {
         self.row_log.bytes() >= self.bounds.notes
     }
 
-    fn spill_notes(&self, noted: &mut Runs<EntryTail>) -> Result<()> {
+    fn spill_notes(&self, noted: &mut Collected) -> Result<()> {
         self.catalog.pause.pass();
         if !self.are_notes_many() {
             return Ok(());
         }
         let notes = self.row_log.take();
         // Notes of several versions of a row may be of one entry.
-        let keys = notes.iter().filter_map(|note| self.maker.key_of_note(note).transpose());
-        for key in keys.collect::<Result<BTreeSet<_>>>()? {
-            if self.maker.fits(&key) {
-                self.maker.collect_key(&key, noted);
+        let mut keys = BTreeSet::new();
+        for note in &notes {
+            self.for_each_noted(note, |at, key| {
+                keys.insert((at.place, key));
+                Ok(())
+            })?;
+        }
+        for (place, key) in keys {
+            let at = &self.trees[place];
+            self.work_on(at);
+            if at.maker.fits(&key) {
+                at.maker.collect_key(&key, &mut noted[place]);
             } else {
-                self.refuse_unfit(&key)?;
+                self.refuse_unfit(at, &key)?;
             }
         }
         self.spill(noted)
     }
 
-    /// Writes collected entries to a run.
-    fn spill(&self, entries: &mut Runs<EntryTail>) -> Result<()> {
-        let spilled = entries.spill(self.catalog.transactions.ids().space()?);
-        spilled.map_err(|error| self.maker.of_equal_entries(error))
+    /// Writes collected entries to runs.
+    fn spill(&self, entries: &mut Collected) -> Result<()> {
+        for (at, entries) in self.trees.iter().zip(entries) {
+            if entries.bytes() > 0 {
+                self.work_on(at);
+                let spilled = entries.spill(self.catalog.transactions.ids().space()?);
+                spilled.map_err(|error| at.maker.of_equal_entries(error))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Passes on the entries that may have changed according to a note, each with its tree.
+    fn for_each_noted(
+        &self,
+        (noted, bytes): &Note,
+        mut take: impl FnMut(&Filling<'_, '_>, EntryKey) -> Result<()>,
+    ) -> Result<()> {
+        let trees = match *noted {
+            Noted::Entry(place) => &self.trees[place..=place],
+            Noted::Row => &self.trees[..],
+        };
+        for at in trees.iter().filter(|at| at.maker.has_function() == (*noted == Noted::Row)) {
+            self.work_on(at);
+            if let Some(key) = at.maker.key_of_note(bytes)? {
+                take(at, key)?;
+            }
+        }
+        Ok(())
     }
 
     /// Applies as many entries as are noted now. Returns how many it applied.
@@ -353,54 +428,53 @@ impl<'a, 'f> IndexFiller<'a, 'f> {
         LongWork::check()?;
         let noted = self.row_log.take_some(most);
         for note in &noted {
-            if let Some(key) = self.maker.key_of_note(note)? {
-                self.apply_note(&key)?;
-            }
+            self.for_each_noted(note, |at, key| self.apply_note(at, &key))?;
         }
         Ok(noted.len())
     }
 
     /// Applies a noted entry, and before that the oldest deferred entry if these are many.
-    fn apply_note(&self, entry: &EntryKey) -> Result<()> {
+    fn apply_note(&self, at: &Filling<'_, '_>, entry: &EntryKey) -> Result<()> {
         let again = {
             let mut deferred = self.deferred.borrow_mut();
             if deferred.bytes < self.bounds.most / 2 { None } else { deferred.take_next() }
         };
-        if let Some(again) = again {
-            self.apply(&again)?;
+        if let Some((place, again)) = again {
+            self.apply(&self.trees[place], &again)?;
         }
-        self.apply(entry)
+        self.apply(at, entry)
     }
 
     /// Applies the deferred entries again.
     fn apply_deferred(&self) -> Result<()> {
         let entries = self.deferred.take().entries;
-        entries.iter().try_for_each(|entry| self.apply(entry))
+        entries.iter().try_for_each(|(place, entry)| self.apply(&self.trees[*place], entry))
     }
 
-    fn apply(&self, key: &EntryKey) -> Result<()> {
-        debug_assert!(!self.is_loading.get(), "an entry is applied while the tree is loaded");
-        let _room = self.admit(&key.bytes)?;
+    fn apply(&self, at: &Filling<'_, '_>, key: &EntryKey) -> Result<()> {
+        debug_assert!(at.takes_entries.get(), "an entry is applied while the tree is loaded");
+        self.work_on(at);
+        let _room = self.admit(at, &key.bytes)?;
         let row_lock = self.latch(&[key]);
-        let entry = match self.entry_state(key)? {
+        let entry = match self.entry_state(at, key)? {
             EntryState::Present(entry) | EntryState::Deferred(entry) => entry,
             standing => {
-                if self.maker.fits(key) {
-                    self.remove(key)?;
+                if at.maker.fits(key) {
+                    self.remove(at, key)?;
                 }
-                return if matches!(standing, EntryState::Absent) { Ok(()) } else { self.defer(key) };
+                return if matches!(standing, EntryState::Absent) { Ok(()) } else { self.defer(at, key) };
             }
         };
-        self.insert(&entry)?;
+        self.insert(at, &entry)?;
         // Each row of a duplicate is checked under its latch, acquired in sorted order.
         drop(row_lock);
-        self.refuse_duplicates(&entry)
+        self.refuse_duplicates(at, &entry)
     }
 
     /// Defers an entry until the transactions that have changed the table have ended.
-    fn defer(&self, entry: &EntryKey) -> Result<()> {
+    fn defer(&self, at: &Filling<'_, '_>, entry: &EntryKey) -> Result<()> {
         let mut deferred = self.deferred.borrow_mut();
-        deferred.put(entry);
+        deferred.put(at.place, entry);
         if deferred.bytes < self.bounds.most {
             return Ok(());
         }
@@ -408,61 +482,62 @@ impl<'a, 'f> IndexFiller<'a, 'f> {
     }
 
     /// Waits for a log reservation for a change of an entry with this key.
-    fn admit(&self, key: &[u8]) -> Result<LogReservation<'_>> {
+    fn admit(&self, at: &Filling<'_, '_>, key: &[u8]) -> Result<LogReservation<'_>> {
         // A longer key is never written.
-        let length = key.len().min(self.tree().key_limit());
-        bulk::admit(&self.catalog.pool, length + self.maker.value_limit())
+        let length = key.len().min(at.tree.key_limit());
+        bulk::admit(&self.catalog.pool, length + at.maker.value_limit())
     }
 
     /// Puts an entry, or gives the one that is there its value.
-    fn insert(&self, entry: &Entry) -> Result<()> {
+    fn insert(&self, at: &Filling<'_, '_>, entry: &Entry) -> Result<()> {
         let mut mtr = Mtr::begin(&self.catalog.pool)?;
         let room = Room::Value(entry.value.len());
-        let mut place = self.tree().seek_for_change(&mut mtr, &entry.key, room)?;
+        let mut place = at.tree.seek_for_change(&mut mtr, &entry.key, room)?;
         let mut small = false;
         if place.header().is_none() {
             place.insert(&mut mtr, EntryHeader::default(), &entry.value);
         } else {
             let mut present = Vec::new();
             place.value_into(&mtr, &mut present);
-            self.check_row(&EntryKey::from(entry), &present)?;
+            Self::check_row(at, &EntryKey::from(entry), &present)?;
             if present != entry.value {
                 small = place.replace(&mut mtr, EntryHeader::default(), &entry.value);
             }
         }
         mtr.commit()?;
-        if small { self.tree().maintain(&entry.key) } else { Ok(()) }
+        if small { at.tree.maintain(&entry.key) } else { Ok(()) }
     }
 
-    fn remove(&self, key: &EntryKey) -> Result<()> {
+    fn remove(&self, at: &Filling<'_, '_>, key: &EntryKey) -> Result<()> {
         let mut mtr = Mtr::begin(&self.catalog.pool)?;
-        let place = self.tree().seek_for_change(&mut mtr, &key.bytes, Room::Keep)?;
+        let place = at.tree.seek_for_change(&mut mtr, &key.bytes, Room::Keep)?;
         let mut small = false;
         if place.header().is_some() {
             let mut present = Vec::new();
             place.value_into(&mtr, &mut present);
-            self.check_row(key, &present)?;
+            Self::check_row(at, key, &present)?;
             small = place.remove(&mut mtr);
         }
         mtr.commit()?;
-        if small { self.tree().maintain(&key.bytes) } else { Ok(()) }
+        if small { at.tree.maintain(&key.bytes) } else { Ok(()) }
     }
 
     /// Refuses an entry with the bytes of another row's, which has this value in the tree.
-    fn check_row(&self, key: &EntryKey, present: &[u8]) -> Result<()> {
-        if self.maker.key_in_tree(&key.bytes, present)? == *key {
+    fn check_row(at: &Filling<'_, '_>, key: &EntryKey, present: &[u8]) -> Result<()> {
+        if at.maker.key_in_tree(&key.bytes, present)? == *key {
             return Ok(());
         }
-        Err(UsageError::EntryOfOtherRow { owner: self.maker.owner() }.into())
+        Err(UsageError::EntryOfOtherRow { owner: at.maker.owner() }.into())
     }
 
-    /// Returns the owner of the tablespace in an error: the table if it is the rows' tablespace, else the index.
+    /// Returns the owner of the tablespace in an error: the table if it is the rows' tablespace, else the index of that
+    /// tablespace or the one on which it worked.
     pub(super) fn owner_of(&self, space: Option<SpaceId>) -> Owner {
         if space == Some(self.rows.space().id()) {
-            Owner::Table(self.table.into())
-        } else {
-            self.maker.owner()
+            return Owner::Table(self.table.into());
         }
+        let at = self.trees.iter().find(|at| Some(at.tree.space().id()) == space);
+        at.unwrap_or_else(|| &self.trees[self.current.get()]).maker.owner()
     }
 
     /// Latches the rows of these entries: no call is changing them.
@@ -476,7 +551,7 @@ impl<'a, 'f> IndexFiller<'a, 'f> {
     ///
     /// # Errors
     /// The row has the index key, and the index cannot hold such an entry; those of the function that makes entries.
-    fn entry_state(&self, key: &EntryKey) -> Result<EntryState> {
+    fn entry_state(&self, at: &Filling<'_, '_>, key: &EntryKey) -> Result<EntryState> {
         let (mut value, mut header) = (Vec::new(), None);
         let mut read = || {
             header = value::get_indexed(self.rows, key.row(), &mut value)?;
@@ -487,10 +562,10 @@ impl<'a, 'f> IndexFiller<'a, 'f> {
         if header.is_none_or(EntryHeader::is_deleted) {
             return Ok(EntryState::Absent);
         }
-        let Some(entry) = self.maker.entry(key.row(), &value)?.filter(|entry| key.is_of(entry)) else {
+        let Some(entry) = at.maker.entry(key.row(), &value)?.filter(|entry| key.is_of(entry)) else {
             return Ok(EntryState::Absent);
         };
-        match self.maker.check(&entry, &value) {
+        match at.maker.check(&entry, &value) {
             Ok(()) if is_final => Ok(EntryState::Present(entry)),
             Ok(()) => Ok(EntryState::Deferred(entry)),
             Err(error) if is_final => Err(error),
@@ -500,23 +575,23 @@ impl<'a, 'f> IndexFiller<'a, 'f> {
 
     /// Refuses a row with an index key that the index cannot hold, unless the change may roll back or the row has just
     /// changed.
-    fn refuse_unfit(&self, key: &EntryKey) -> Result<()> {
+    fn refuse_unfit(&self, at: &Filling<'_, '_>, key: &EntryKey) -> Result<()> {
         let _row = self.latch(&[key]);
-        if matches!(self.entry_state(key)?, EntryState::Absent) { Ok(()) } else { self.defer(key) }
+        if matches!(self.entry_state(at, key)?, EntryState::Absent) { Ok(()) } else { self.defer(at, key) }
     }
 
     /// Refuses a key of a unique tree that the entry's row and another row have.
-    fn refuse_duplicates(&self, entry: &Entry) -> Result<()> {
+    fn refuse_duplicates(&self, at: &Filling<'_, '_>, entry: &Entry) -> Result<()> {
         if !entry.is_unique {
             return Ok(());
         }
         let (key, prefix) = (EntryKey::from(entry), entry.index_part());
-        let mut cursor = self.tree().cursor();
+        let mut cursor = at.tree.cursor();
         let mut more = cursor.seek(Seek::AtLeast(prefix))?;
         while more && cursor.key().starts_with(prefix) {
             if cursor.key() != entry.key {
-                let other = self.maker.key_in_tree(cursor.key(), cursor.value())?;
-                if self.refuse_both(&key, &other)? {
+                let other = at.maker.key_in_tree(cursor.key(), cursor.value())?;
+                if self.refuse_both(at, &key, &other)? {
                     break;
                 }
             }
@@ -528,18 +603,18 @@ impl<'a, 'f> IndexFiller<'a, 'f> {
     /// Refuses two entries of one key if both rows have them now and neither change may roll back. If one may, the
     /// first entry is deferred; if one row has changed, that is noted. Returns whether the first entry will be applied
     /// again in any case, so that it need not be checked against others: a transaction may give very many rows one key.
-    fn refuse_both(&self, one: &EntryKey, other: &EntryKey) -> Result<bool> {
+    fn refuse_both(&self, at: &Filling<'_, '_>, one: &EntryKey, other: &EntryKey) -> Result<bool> {
         let _rows = self.latch(&[one, other]);
-        match (self.entry_state(one)?, self.entry_state(other)?) {
+        match (self.entry_state(at, one)?, self.entry_state(at, other)?) {
             // The row has changed: its key may repeat now.
             (EntryState::Present(entry) | EntryState::Deferred(entry), _) if !entry.is_unique => Ok(false),
             (EntryState::Present(_), EntryState::Present(_)) => {
-                Err(SchemaError::DuplicateKey { owner: self.maker.owner(), row: other.row().into() }.into())
+                Err(SchemaError::DuplicateKey { owner: at.maker.owner(), row: other.row().into() }.into())
             }
             (
                 EntryState::Present(_) | EntryState::Deferred(_),
                 EntryState::Present(_) | EntryState::Deferred(_),
-            ) => self.defer(one).map(|()| true),
+            ) => self.defer(at, one).map(|()| true),
             (EntryState::Absent | EntryState::DeferredAndUnfit, _) => Ok(true),
             (_, EntryState::Absent | EntryState::DeferredAndUnfit) => Ok(false),
         }

@@ -32,16 +32,16 @@ const FIRST_TURN: Duration = Duration::from_millis(100);
 const TURN_STEP: Duration = Duration::from_millis(50);
 
 impl LockManager {
-    /// Acquires a shared table lock for an owner that has no other lock. The wait blocks others in turns only, each no
-    /// longer than `longest`, or 50 ms if that is more. Meanwhile it calls `between` repeatedly: again at once if it
-    /// returns `true`, because it has more to do.
+    /// Acquires a table lock in this mode for an owner that has no other lock. The wait blocks others in turns only,
+    /// each no longer than `longest`, or 50 ms if that is more. Meanwhile it calls `between` repeatedly: again at once
+    /// if it returns `true`, because it has more to do.
     ///
     /// # Errors
     /// As [`LockManager::acquire`], except for a deadlock; errors of `between`.
     pub(crate) fn acquire_yielding(
         &self,
         me: &Arc<LockOwner>,
-        space: SpaceId,
+        (space, mode): (SpaceId, TableMode),
         at_most: Duration,
         longest: Duration,
         between: &mut dyn FnMut() -> Result<bool>,
@@ -51,7 +51,7 @@ impl LockManager {
             "statement {} has locks and waits in turns: it may not be the lightest of a deadlock",
             me.id()
         );
-        let wanted = LockRequest::Table(space, TableMode::Shared);
+        let wanted = LockRequest::Table(space, mode);
         let taken = self.try_grant(me, &wanted);
         if taken.is_ok() || at_most.is_zero() {
             return Ok(taken?);

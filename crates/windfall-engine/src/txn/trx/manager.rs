@@ -339,7 +339,7 @@ impl Transactions {
         }
     }
 
-    /// Locks a table in shared mode for a statement that blocks others only in short intervals. Each interval lasts at
+    /// Locks a table in this mode for a statement that blocks others only in short intervals. Each interval lasts at
     /// most a quarter of the lock timeout, or 50 ms if that is more, as in [`LockManager::acquire_yielding`].
     ///
     /// # Errors
@@ -347,13 +347,15 @@ impl Transactions {
     pub(crate) fn lock_table_in_turns(
         &self,
         space: SpaceId,
+        mode: TableMode,
         at_most: Duration,
         between: &mut dyn FnMut() -> Result<bool>,
     ) -> Result<StatementLock<'_>> {
         let lock_owner = self.lock_manager.lock_owner_with(self.active.number()?, OwnerOptions::VICTIM);
         let lock = StatementLock { locks: &self.lock_manager, lock_owner, of_transaction: None };
         let longest = self.lock_wait() / 4;
-        let taken = self.lock_manager.acquire_yielding(&lock.lock_owner, space, at_most, longest, between);
+        let wanted = (space, mode);
+        let taken = self.lock_manager.acquire_yielding(&lock.lock_owner, wanted, at_most, longest, between);
         self.stop_reason(taken)?;
         Ok(lock)
     }

@@ -44,12 +44,16 @@ fn check(db: &Database, env: &SimulatedEnv, table: &Table, supplied: bool, what:
     assert_eq!(db.check().unwrap().findings, Vec::<String>::new(), "{what}");
 }
 
-/// Calls `act` at each point, with the number of the point from 1.
+/// Calls `act` at each point of an index build before its commit, during which calls on the table would wait. It gets
+/// the number of the point from 1.
 fn at_places(db: &Database, mut act: impl FnMut(usize) + Send + 'static) {
-    let mut place = 0;
+    let (table, mut place, mut commits) = (db.table("t").unwrap(), 0, false);
     db.engine().catalog.pause.set(move || {
-        place += 1;
-        act(place);
+        commits = commits || table.inner.gate().is_closed();
+        if !commits {
+            place += 1;
+            act(place);
+        }
     });
 }
 
@@ -316,6 +320,20 @@ fn is_supplied(seed: u64) -> bool {
 
 /// Builds an index while many transactions run. Returns the result of the statement, if it could be run.
 fn build_with_transactions(disk: &SimulatedDisk, seed: u64, rows: u64, crashes: bool) -> Result<Result<()>> {
+    let build = |db: &Database| create_index(db, seed.is_multiple_of(2), is_supplied(seed));
+    run_with_transactions(disk, seed, rows, crashes, is_supplied(seed), build)
+}
+
+/// Runs a statement that builds indexes while many transactions run. Index `i` is unique if the seed is even;
+/// `supplied` says whether its entries are. Returns the result of the statement, if it could be run.
+pub(super) fn run_with_transactions(
+    disk: &SimulatedDisk,
+    seed: u64,
+    rows: u64,
+    crashes: bool,
+    supplied: bool,
+    build: impl FnOnce(&Database) -> Result<()>,
+) -> Result<Result<()>> {
     let (db, env) = open(disk, seed)?;
     let table = filled(&db, rows, 7)?;
     db.set_lock_wait_timeout(Duration::ZERO);
@@ -347,7 +365,7 @@ fn build_with_transactions(disk: &SimulatedDisk, seed: u64, rows: u64, crashes: 
     let (acting, mut failed) = (shared.clone(), false);
     // After a crash nothing works, and the statement must find that out itself.
     at_places(&db, move |_| failed = failed || step(&acting).is_err());
-    let built = create_index(&db.with_ddl_timeout(PATIENT), unique, is_supplied(seed));
+    let built = build(&db.with_ddl_timeout(PATIENT));
     db.engine().catalog.pause.clear();
     // The transactions that are left, if the index was refused before they ended.
     let crowd = shared.lock().take();
@@ -360,9 +378,9 @@ fn build_with_transactions(disk: &SimulatedDisk, seed: u64, rows: u64, crashes: 
         match &built {
             Ok(()) if crashes => {}
             Ok(()) => {
-                check(&db, &env, &table, is_supplied(seed), &format!("seed {seed}"));
+                check(&db, &env, &table, supplied, &format!("seed {seed}"));
                 let mut rows = rows_of(&table)?;
-                rows.retain(|_, value| !is_supplied(seed) || !is_left_out(value));
+                rows.retain(|_, value| !supplied || !is_left_out(value));
                 let keys: Vec<_> = rows.into_values().map(|value| value[..5].to_vec()).collect();
                 let different: std::collections::BTreeSet<_> = keys.iter().collect();
                 assert!(!unique || different.len() == keys.len(), "seed {seed}: two rows have one key");

@@ -265,7 +265,7 @@ fn a_wait_in_turns_is_observed() {
     let mut looks = 0;
     let done = desk.locks.acquire_yielding(
         me,
-        SPACE,
+        (SPACE, TableMode::Shared),
         Duration::from_secs(1000),
         Duration::from_secs(1),
         &mut || {

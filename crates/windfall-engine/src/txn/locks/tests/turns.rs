@@ -17,7 +17,7 @@ impl TestLocks {
         longest: Duration,
         mut between: impl FnMut(),
     ) -> Result<(), Error> {
-        self.locks.acquire_yielding(me, SPACE, AT_MOST, longest, &mut || {
+        self.locks.acquire_yielding(me, (SPACE, TableMode::Shared), AT_MOST, longest, &mut || {
             between();
             Ok(false)
         })
@@ -118,7 +118,7 @@ fn a_wait_in_turns_sleeps_only_while_there_is_nothing_to_do() {
     let all @ [me, old] = &desk.lock_owners();
     assert!(desk.ask(old, TABLE));
     let (mut looks, mut slept) = (0, Duration::ZERO);
-    let done = desk.locks.acquire_yielding(me, SPACE, AT_MOST, AT_MOST, &mut || {
+    let done = desk.locks.acquire_yielding(me, (SPACE, TableMode::Shared), AT_MOST, AT_MOST, &mut || {
         looks += 1;
         match looks {
             1 => slept = desk.env.now(),

@@ -657,7 +657,7 @@ fn an_index_is_refused_for_the_first_reason() {
             assert_eq!(handle.metrics().rollbacks_pending, 1);
             // There is nothing to apply then, so applying does not find out that the database has stopped.
             let row_log = rows_of_trx.inner.with_schema(|schema| schema.row_log.clone()).unwrap();
-            assert!(!row_log.lose_notes().is_empty());
+            assert!(row_log.lose_notes() > 0);
             drop(handle.engine().pool.context().health.poison("the log cannot be written"));
             world.advance(PATIENT);
         }
