@@ -58,7 +58,7 @@ use crate::{
     error::{Owner, Result},
     ids::{PageId, PageNo, SpaceId},
     page::{Page, blank},
-    sync::{Arc, LongWork},
+    sync::{Arc, LongWork, Phase, ReportedWork},
     txn::{
         EntryForm,
         trx::{
@@ -68,7 +68,6 @@ use crate::{
     },
 };
 use pieces::{Pieces, TableTree};
-pub use table::CheckProgress;
 
 /// The number of pages that one piece of a live check examines while calls on the table wait.
 pub(crate) const CHECK_PAGES_PER_STEP: usize = 256;
@@ -138,6 +137,11 @@ pub(crate) fn check(engine: &Engine, piece: usize) -> Result<CheckReport> {
     let mut report = CheckReport::default();
     engine.checkpointer.checkpoint_all(false)?;
     let mut named = BTreeSet::from([SpaceId::SYSTEM]);
+    // The pages are examined in the trees and in the files.
+    let page_size = engine.pool.page_size() as u64;
+    let lengths = engine.disk.list(Folder::Data)?.into_iter().map(|file| engine.disk.len(file));
+    let in_files = lengths.map(|length| Ok(length?.unwrap_or(0) / page_size)).sum::<Result<u64>>()?;
+    let mut work = ReportedWork::begin(Phase::Pages, 2 * in_files)?;
     Pieces::new(engine, piece).run(&mut report, |pieces, report| {
         let rest = Quiesced { is_purged: true, has_whole_rows: true };
         engine.system.with_writers_excluded(|tree| {
@@ -150,11 +154,17 @@ pub(crate) fn check(engine: &Engine, piece: usize) -> Result<CheckReport> {
     for (name, table) in engine.catalog.tables() {
         let left = until.saturating_sub(engine.env.now());
         background_rollback::await_progressing_rollbacks(&engine.transactions, table.space(), left);
-        Pieces::new(engine, piece)
-            .run(&mut report, |pieces, report| check_some(engine, &name, pieces, report, &mut named))?;
+        let (mut examined, mut ended) = (0, Ok(()));
+        Pieces::new(engine, piece).run(&mut report, |pieces, report| {
+            let is_last = check_some(engine, &name, pieces, report, &mut named);
+            ended = work.advance(pieces.examined() - examined);
+            examined = pieces.examined();
+            is_last || ended.is_err()
+        })?;
+        ended?;
     }
     named.extend(engine.transactions.streams().spaces());
-    check_files(engine, &mut report, &named)?;
+    check_files(engine, &mut report, &named, &mut work)?;
     report.foreign = engine.disk.foreign()?.iter().map(|path| path.display().to_string()).collect();
     Ok(report)
 }
@@ -214,7 +224,12 @@ fn with_trees<'a>(
 }
 
 /// Verifies every page of every data file, and that the files are those that the records name.
-fn check_files(engine: &Engine, report: &mut CheckReport, named: &BTreeSet<SpaceId>) -> Result<()> {
+fn check_files(
+    engine: &Engine,
+    report: &mut CheckReport,
+    named: &BTreeSet<SpaceId>,
+    work: &mut ReportedWork,
+) -> Result<()> {
     let path = |id: &SpaceId| engine.disk.path(FileName::Data(*id)).display().to_string();
     for id in &engine.orphans.pending {
         if engine.disk.len(FileName::Data(*id))?.is_some() {
@@ -235,7 +250,12 @@ fn check_files(engine: &Engine, report: &mut CheckReport, named: &BTreeSet<Space
     for id in &files {
         let live = engine.pool.space(*id).filter(|space| !space.is_dropped());
         if let Some(space) = live.filter(|space| space.durability() == Durability::Logged) {
-            check_pages(engine, report, &space, &mut |_| true)?;
+            let mut ended = Ok(());
+            check_pages(engine, report, &space, &mut |pages| {
+                ended = work.advance(pages);
+                ended.is_ok()
+            })?;
+            ended?;
         }
     }
     files.retain(|id| !named.contains(id));

@@ -4,12 +4,14 @@
 //! the transaction nor what it waits for. The handle exists before the transaction has an id, and serves any number of
 //! transactions and statements.
 //!
+//! Long work reports its progress to the callback of the handle, which can also end it.
+//!
 //! **Invariants.** A call whose wait is ended fails as after a timeout: it has changed nothing, and its transaction
 //! continues (test: `an_interrupted_transaction_continues`). So does a call that passes over many entries (test:
 //! `an_interrupt_ends_a_move_over_many_entries`). The end of a transaction, and a rollback, are not interrupted (test:
 //! `an_interrupt_does_not_keep_a_transaction_from_its_end`).
 
-use crate::sync::{Arc, Interrupt, Interruptible};
+use crate::sync::{Arc, Interrupt, Interruptible, Progress};
 
 /// Interrupts the calls of the transactions and statements that have this handle
 /// ([`Transaction::interrupt_handle`](crate::Transaction::interrupt_handle),
@@ -45,6 +47,42 @@ impl InterruptHandle {
     /// Returns a new handle, which is not set.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Returns a handle to which long work reports its progress: a statement that adds indexes, creates a table from
+    /// rows or loads rows into one, and [`Database::check`](crate::Database::check) and
+    /// [`Database::check_live`](crate::Database::check_live).
+    ///
+    /// The callback gets the progress whenever a phase begins ([`Phase`](crate::Phase)), and again after a thousand
+    /// steps or so. If it returns `false` the work ends as by an interrupt, and the handle is not set; a panic of the
+    /// callback ends the work as well. It is called by the thread of the work, between two steps, and may use other
+    /// tables. What it calls in the database counts as called from within a call: a DDL statement is refused, and so is
+    /// what would wait for another call. For the progress from another thread, let it store what it gets.
+    ///
+    /// ```
+    /// # fn main() -> windfall::Result<()> {
+    /// # let folder = std::env::temp_dir().join(format!("windfall-progress-{}", std::process::id()));
+    /// # let db = windfall::Database::open(&folder, windfall::Options::default().buffer_pool_size(16 << 20))?;
+    /// use std::sync::{Arc, Mutex};
+    /// use windfall::{IndexOptions, InterruptHandle, TableOptions};
+    ///
+    /// let rows = (0..5000u32).map(|n| Ok((n.to_be_bytes().to_vec(), b"a value".to_vec())));
+    /// db.create_table_from("t", TableOptions::default(), rows)?;
+    /// let latest = Arc::new(Mutex::new(String::new())); // another thread may read it at any time
+    /// let stored = latest.clone();
+    /// let handle = InterruptHandle::reporting(move |progress| {
+    ///     *stored.lock().unwrap() = progress.to_string(); // such as "reading rows: 60 %"
+    ///     true
+    /// });
+    /// db.with_interrupt(&handle).create_index("t", "i", IndexOptions::on_value(0..4))?;
+    /// assert!(!latest.lock().unwrap().is_empty());
+    /// # db.close()?;
+    /// # std::fs::remove_dir_all(folder).ok();
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn reporting(report: impl Fn(Progress) -> bool + Send + Sync + 'static) -> Self {
+        Self(Arc::new(Interrupt::reporting(report)))
     }
 
     /// Ends the waits in progress, and sets the handle: until [`InterruptHandle::clear`] every call that would have to

@@ -116,10 +116,10 @@ use windfall_base::fuzz_input;
 pub use windfall_base::{error, row};
 use windfall_base::{keys, sync};
 use windfall_btree::{page, tree};
-use windfall_engine::{buffer, catalog, engine, log, options, recovery, store, tablespace, txn};
+use windfall_engine::{buffer, catalog, engine, log, options, store, tablespace, txn};
 
 pub use catalog::{DropReport, MadeEntry};
-pub use check::{CheckProgress, CheckReport, CheckedTree};
+pub use check::{CheckReport, CheckedTree};
 pub use cursor::{Condition, Cursor, Seek};
 pub use database::{Database, IndexOptions, TableInfo, TableOptions};
 pub use ddl_group::{DdlGroup, TableChanges};
@@ -133,10 +133,9 @@ pub use log::FlushLog;
 pub use metrics::Metrics;
 pub use options::Options;
 pub use range::Range;
-pub use recovery::{Phase, Progress};
 pub use session::{Scratch, Session};
 pub use sync::{
-    CountingAllocator, Event,
+    CountingAllocator, Event, Phase, Progress,
     work::{Work, WorkCounts, so_far as work_so_far},
 };
 pub use table::Table;

@@ -17,7 +17,7 @@
 use core::{cell::RefCell, fmt};
 
 use super::{
-    Arc, Event, Mutex, Rank,
+    Arc, Event, Mutex, Progress, Rank,
     machine::{
         atomic::{AtomicU64, Ordering::SeqCst},
         thread_local,
@@ -46,22 +46,46 @@ const IS_SET: u64 = 1;
 /// The number of interrupts is above that bit.
 const ONE_MORE: u64 = 2;
 
+/// Gets the progress of long work. Returns whether the work goes on.
+pub(super) type ReportProgress = dyn Fn(Progress) -> bool + Send + Sync;
+
 /// Ends waits.
-#[derive(Debug)]
 pub struct Interrupt {
     /// The number of interrupts so far, and whether the last one lasts.
     state: AtomicU64,
     /// What wakes the waits in progress.
     waits: Mutex<Vec<Arc<dyn Wake>>>,
+    /// Gets the progress of the long work that it can end.
+    report: Option<Box<ReportProgress>>,
 }
 
 impl Default for Interrupt {
     fn default() -> Self {
-        Self { state: AtomicU64::new(0), waits: Mutex::new(Rank::Leaf, Vec::new()) }
+        Self { state: AtomicU64::new(0), waits: Mutex::new(Rank::Leaf, Vec::new()), report: None }
+    }
+}
+
+impl fmt::Debug for Interrupt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (is_set, reports) = (self.is_set(), self.report.is_some());
+        f.debug_struct("Interrupt")
+            .field("is_set", &is_set)
+            .field("reports", &reports)
+            .finish_non_exhaustive()
     }
 }
 
 impl Interrupt {
+    /// Returns an interrupt whose long work this callback gets the progress of.
+    pub fn reporting(report: impl Fn(Progress) -> bool + Send + Sync + 'static) -> Self {
+        Self { report: Some(Box::new(report)), ..Self::default() }
+    }
+
+    /// Returns the callback for the progress of long work.
+    pub(super) fn callback(&self) -> Option<&ReportProgress> {
+        self.report.as_deref()
+    }
+
     /// Ends the waits in progress, and those that begin before [`Interrupt::clear`]. Does not wait.
     pub fn interrupt(&self) {
         // One step: otherwise an interrupt could be withdrawn between the two, and still end a later wait.
@@ -95,7 +119,7 @@ impl Interrupt {
     }
 
     /// Returns the interrupt of this thread's calls, if there is any.
-    fn current() -> Option<Arc<Self>> {
+    pub(super) fn current() -> Option<Arc<Self>> {
         CURRENT.with(|current| current.borrow().clone())
     }
 

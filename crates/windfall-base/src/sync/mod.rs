@@ -19,6 +19,7 @@ mod lock;
 mod machine;
 #[cfg(feature = "model")]
 pub mod model;
+mod progress;
 pub mod thread;
 pub mod work;
 
@@ -38,3 +39,4 @@ pub use machine::atomic;
 pub use machine::thread_local;
 #[cfg(feature = "model")]
 use model as machine;
+pub use progress::{Phase, Progress, ReportedWork};

@@ -106,7 +106,8 @@ enum Counted {
     OtherTree,
 }
 
-fn recorded(tree: &Tree) -> Result<i64> {
+/// Returns the number of rows, which may be slightly wrong after a crash.
+pub(super) fn recorded(tree: &Tree) -> Result<i64> {
     tablespace::rows(tree.store(), tree.space())
 }
 

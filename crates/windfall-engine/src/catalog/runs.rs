@@ -130,22 +130,31 @@ pub(super) struct Runs<P> {
     spilled: Vec<Run>,
     memory: Vec<(Vec<u8>, P)>,
     bytes: usize,
+    /// The entries in memory and in runs.
+    count: u64,
 }
 
 impl<P: Payload> Runs<P> {
     /// Returns a collection without entries.
     pub(super) fn new(pool: Arc<BufferPool>) -> Self {
-        Self { pool, budget: Arc::new(HashBudget::new(0)), spilled: Vec::new(), memory: Vec::new(), bytes: 0 }
+        let budget = Arc::new(HashBudget::new(0));
+        Self { pool, budget, spilled: Vec::new(), memory: Vec::new(), bytes: 0, count: 0 }
     }
 
     /// Adds an entry.
     pub(super) fn push(&mut self, key: Vec<u8>, payload: P) {
         self.bytes += key.capacity() + payload.bytes() + size_of::<(Vec<u8>, P)>();
         self.memory.push((key, payload));
+        self.count += 1;
         debug_assert!(
             self.bytes >= self.memory.len() * size_of::<(Vec<u8>, P)>(),
             "entries in memory are not counted"
         );
+    }
+
+    /// Returns the number of entries.
+    pub(super) fn count(&self) -> u64 {
+        self.count
     }
 
     /// Returns the bytes that the entries in memory take.
@@ -194,7 +203,7 @@ impl<P: Payload> Runs<P> {
     pub(super) fn drain(&mut self, mut take: impl FnMut(Vec<u8>, P) -> Result<()>) -> Result<()> {
         LongWork::check()?;
         self.memory.sort_unstable();
-        self.bytes = 0;
+        (self.bytes, self.count) = (0, 0);
         let runs = core::mem::take(&mut self.spilled);
         let mut sources: Vec<Source<'_, P>> = runs.iter().map(|run| Source::Run(run.tree.cursor())).collect();
         sources.push(Source::Memory(self.memory.drain(..)));

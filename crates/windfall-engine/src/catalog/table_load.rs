@@ -34,7 +34,7 @@ use crate::{
     log::LOG_OVERHEAD_BYTES,
     page::EntryHeader,
     store::Tree,
-    sync::{Arc, LongWork},
+    sync::{Arc, LongWork, Phase, ReportedWork},
     tablespace,
     tree::{Parts, overflow::VALUE_BYTES_MAX},
     txn::{
@@ -132,6 +132,7 @@ pub(super) struct TableLoader<'a> {
     /// The number of long values so far.
     chains: u64,
     parts: Parts,
+    work: ReportedWork,
 }
 
 /// The clustered tree, and the last key in it.
@@ -182,6 +183,7 @@ impl<'a> TableLoader<'a> {
             rows: 0,
             chains: 0,
             parts: Parts::default(),
+            work: ReportedWork::unreported(Phase::Rows, 0),
             schema,
         }
     }
@@ -213,6 +215,7 @@ impl<'a> TableLoader<'a> {
         supplied: Option<&[SuppliedChange<'_>]>,
     ) -> Result<()> {
         self.parts.check()?;
+        self.work.advance(1)?;
         let row = self.rows + 1;
         if self.order == Order::Ascending {
             self.clustered.check(&key, Some(row))?;
@@ -300,9 +303,12 @@ impl<'a> TableLoader<'a> {
     /// Two rows have one key, also in a unique tree; [`UsageError::Incomplete`]; errors of the log.
     pub(super) fn finish(self) -> Result<()> {
         let Self { catalog, name, schema, mut clustered, mut unsorted, entries, parts, .. } = self;
+        let total = unsorted.count() + entries.iter().map(Runs::count).sum::<u64>();
+        let mut work = ReportedWork::begin(Phase::Entries, total)?;
         let finish_clustered = || {
             parts.check()?;
             unsorted.drain(|key, stored| {
+                work.advance(1)?;
                 clustered.check(&key, None)?;
                 clustered.push(key, &stored)
             })?;
@@ -313,7 +319,7 @@ impl<'a> TableLoader<'a> {
         assert!(entries.len() == schema.secondaries.len(), "entries are collected for each secondary tree");
         for (n, entries) in entries.into_iter().enumerate() {
             let maker = maker(&name, &schema, n);
-            let filled = fill_secondary(&maker, &schema.secondaries[n], entries);
+            let filled = fill_secondary(&maker, &schema.secondaries[n], entries, &mut work);
             filled.map_err(|error| error.of(|_| maker.owner()))?;
         }
         Ok(())
@@ -336,10 +342,16 @@ fn write_rows(pool: &BufferPool, clustered: &Tree, rows: i64) -> Result<()> {
     tablespace::write_rows(pool, space)
 }
 
-fn fill_secondary(maker: &EntryMaker<'_, '_>, tree: &Arc<Tree>, mut entries: Runs<EntryTail>) -> Result<()> {
+fn fill_secondary(
+    maker: &EntryMaker<'_, '_>,
+    tree: &Arc<Tree>,
+    mut entries: Runs<EntryTail>,
+    work: &mut ReportedWork,
+) -> Result<()> {
     let mut load = Load::new(tree);
     let mut last: Option<Entry> = None;
     entries.drain(|key, tail| {
+        work.advance(1)?;
         let entry = maker.collected(key, &tail)?;
         let is_same = last.as_ref().is_some_and(|last| entry.key.starts_with(last.index_part()));
         if let Some(last) = last.as_ref().filter(|_| is_same && entry.is_unique) {

@@ -23,9 +23,9 @@ use crate::{
     mtr::Mtr,
     options::Options,
     page,
-    recovery::{self, FileRecord, Files, Lost, Progress, Recovered, Scan},
+    recovery::{self, FileRecord, Files, Lost, Recovered, Scan},
     sync::{
-        Arc, Event, Mutex, OnceLock, Rank,
+        Arc, Event, Mutex, OnceLock, Progress, Rank,
         atomic::{AtomicBool, AtomicU8},
     },
     system::{Change, FILE, SystemTree},

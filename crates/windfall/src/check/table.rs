@@ -16,20 +16,11 @@ use crate::{
     catalog::Catalog,
     disk::FileName,
     error::{Error, Owner, Result, UsageError},
+    sync::{Phase, Progress},
     table::Table,
     tablespace,
     txn::trx::background_rollback,
 };
-
-/// The progress of a check of one table.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct CheckProgress {
-    /// The pages examined so far: in the trees, and then again in their files.
-    pub pages: u64,
-    /// The pages to examine, as far as that is known: the table may grow meanwhile.
-    pub total: u64,
-}
 
 impl Table {
     /// Checks this table while other calls run: the pages of its trees, those of its files, and its allocation maps.
@@ -37,15 +28,15 @@ impl Table {
     /// not reported for a table in use. Other tables are not blocked, and no checkpoint is made. A DDL statement on the
     /// table that builds an index is waited for.
     ///
-    /// `go_on` is called after each piece with the progress, and may use the database. If it returns `false`, the check
-    /// ends: the report has what was found so far, and [`CheckReport::cancelled`] is set.
+    /// `go_on` is called after each piece with the progress ([`Phase::Pages`]), and may use the database. If it returns
+    /// `false`, the check ends: the report has what was found so far, and [`CheckReport::cancelled`] is set.
     ///
     /// # Errors
     /// The table was dropped, also by a statement during the check; it is temporary; the call is made within a row
     /// call. Damage is not an error: it is in the report.
     ///
     /// [`Database::check_live`]: crate::Database::check_live
-    pub fn check(&self, mut go_on: impl FnMut(CheckProgress) -> bool) -> Result<CheckReport> {
+    pub fn check(&self, mut go_on: impl FnMut(Progress) -> bool) -> Result<CheckReport> {
         let engine = &*self.engine;
         engine.check_open()?;
         Catalog::check_outside()?;
@@ -55,7 +46,7 @@ impl Table {
         }
         let (mut report, mut named) = (CheckReport::default(), BTreeSet::new());
         let page_size = engine.pool.page_size() as u64;
-        let mut progress = CheckProgress::default();
+        let mut progress = Progress::new(Phase::Pages, 0, 0);
         for tree in self.inner.schema().trees() {
             let space = tree.space();
             let in_file = engine.disk.len(FileName::Data(space.id()))?.unwrap_or(0) / page_size;
@@ -68,9 +59,9 @@ impl Table {
             space,
             engine.transactions.lock_wait(),
         );
-        let mut may_go_on = |progress: &mut CheckProgress, pages: u64| {
-            progress.pages += pages;
-            progress.total = progress.total.max(progress.pages);
+        let mut may_go_on = |progress: &mut Progress, pages: u64| {
+            progress.done += pages;
+            progress.total = progress.total.max(progress.done);
             go_on(*progress)
         };
         let (mut is_dropped, mut examined) = (false, 0);

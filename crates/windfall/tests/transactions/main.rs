@@ -23,6 +23,7 @@ mod made_entries;
 mod observed_waits;
 mod open_statements;
 mod prepared;
+mod progress;
 mod queue;
 mod reads;
 mod statements;

@@ -17,6 +17,7 @@ use super::{
     super::{
         bulk::{self, Load},
         entry_maker::{EntryKey, EntryMaker},
+        row_count,
         row_log::{Note, Noted, RowLog},
         runs::{EntryTail, Runs},
         state::Catalog,
@@ -32,7 +33,7 @@ use crate::{
     mtr::Mtr,
     page::EntryHeader,
     store::Tree,
-    sync::{Arc, Closed, LongWork},
+    sync::{Arc, Closed, LongWork, Phase, ReportedWork},
     tree::{Room, Seek},
     txn::{
         StatementLock,
@@ -204,6 +205,7 @@ impl<'c, 'a, 'f> IndexFiller<'c, 'a, 'f> {
     /// application of all. Returns whether there are more.
     fn apply_during_wait(&self) -> Result<bool> {
         self.check_continues()?;
+        ReportedWork::begin(Phase::Transactions, 0)?;
         self.catalog.pause.pass();
         Ok(self.apply_some(NOTES_PER_CHECK)? == NOTES_PER_CHECK)
     }
@@ -229,7 +231,8 @@ impl<'c, 'a, 'f> IndexFiller<'c, 'a, 'f> {
 
     /// The last round: no call is inside the table, and no change in it may still roll back.
     pub(super) fn decide(&self) -> Result<()> {
-        self.apply_noted()?;
+        // Unreported: the callback might use the table, whose gate is closed.
+        while self.apply_some(NOTES_PER_CHECK)? == NOTES_PER_CHECK {}
         self.apply_deferred()?;
         let left = self.deferred.take().entries;
         assert!(left.is_empty(), "the rows of {} entries may still be rolled back", left.len());
@@ -245,11 +248,14 @@ impl<'c, 'a, 'f> IndexFiller<'c, 'a, 'f> {
     fn collect(&self) -> Result<()> {
         let mut entries = self.collection();
         let mut whole = true;
+        let rows = row_count::recorded(self.rows)?.max(0).cast_unsigned();
+        let mut work = ReportedWork::begin(Phase::Rows, rows)?;
         let mut cursor = self.rows.cursor();
         let mut value = Vec::new();
         let mut more = cursor.seek(Seek::First)?;
         while more {
             self.check_continues()?;
+            work.advance(1)?;
             if let Some(header) = cursor.header().filter(|header| !header.is_deleted()) {
                 value.clear();
                 value.extend_from_slice(cursor.value());
@@ -292,14 +298,21 @@ impl<'c, 'a, 'f> IndexFiller<'c, 'a, 'f> {
     /// they become many, so that no call waits for the last entry, and are applied when all trees have their entries.
     fn empty(&self, entries: &mut Collected, load: bool) -> Result<()> {
         let mut noted = self.collection();
+        let mut work = ReportedWork::begin(Phase::Entries, entries.iter().map(Runs::count).sum())?;
         for (at, entries) in self.trees.iter().zip(entries) {
             self.work_on(at);
-            if load { self.load(at, entries, &mut noted) } else { self.put(at, entries, &mut noted) }?;
+            if load {
+                self.load(at, entries, &mut noted, &mut work)?;
+            } else {
+                self.put(at, entries, &mut noted, &mut work)?;
+            }
             at.takes_entries.set(true);
         }
+        let mut work = ReportedWork::begin(Phase::Changes, noted.iter().map(Runs::count).sum())?;
         for (at, noted) in self.trees.iter().zip(&mut noted) {
             noted.drain(|key, tail| {
                 self.work_on(at);
+                work.advance(1)?;
                 self.apply_note(at, &EntryKey::from(&at.maker.collected(key, &tail)?))?;
                 self.catalog.pause.pass();
                 if self.are_notes_many() { self.apply_noted().map(drop) } else { Ok(()) }
@@ -309,12 +322,19 @@ impl<'c, 'a, 'f> IndexFiller<'c, 'a, 'f> {
     }
 
     /// Loads an empty tree.
-    fn load(&self, at: &Filling<'_, '_>, entries: &mut Runs<EntryTail>, noted: &mut Collected) -> Result<()> {
+    fn load(
+        &self,
+        at: &Filling<'_, '_>,
+        entries: &mut Runs<EntryTail>,
+        noted: &mut Collected,
+        work: &mut ReportedWork,
+    ) -> Result<()> {
         let mut load = Load::new(at.tree);
         // The entries with the last entry's index part against which the next entry must be checked.
         let mut alike: Vec<EntryKey> = Vec::new();
         entries.drain(|key, tail| {
             self.work_on(at);
+            work.advance(1)?;
             let entry = at.maker.collected(key, &tail)?;
             let loaded = load.push(&entry.key, EntryHeader::default(), &entry.value);
             loaded.map_err(|error| at.maker.of_equal_entries(error))?;
@@ -336,9 +356,16 @@ impl<'c, 'a, 'f> IndexFiller<'c, 'a, 'f> {
         load.finish()
     }
 
-    fn put(&self, at: &Filling<'_, '_>, entries: &mut Runs<EntryTail>, noted: &mut Collected) -> Result<()> {
+    fn put(
+        &self,
+        at: &Filling<'_, '_>,
+        entries: &mut Runs<EntryTail>,
+        noted: &mut Collected,
+        work: &mut ReportedWork,
+    ) -> Result<()> {
         entries.drain(|key, tail| {
             self.work_on(at);
+            work.advance(1)?;
             let entry = at.maker.collected(key, &tail)?;
             let _room = self.admit(at, &entry.key)?;
             self.insert(at, &entry)?;
@@ -411,11 +438,13 @@ impl<'c, 'a, 'f> IndexFiller<'c, 'a, 'f> {
     /// Applies as many entries as are noted now. Returns how many it applied.
     fn apply_noted(&self) -> Result<usize> {
         let (noted, mut applied) = (self.row_log.count(), 0);
+        let mut work = ReportedWork::begin(Phase::Changes, noted as u64)?;
         loop {
             // The notes are taken in small batches: taken notes no longer count towards the limit, so more may be
             // noted.
             let some = self.apply_some(NOTES_PER_CHECK)?;
             applied += some;
+            work.advance(some as u64)?;
             if some < NOTES_PER_CHECK || applied >= noted {
                 return Ok(applied);
             }

@@ -73,45 +73,8 @@ use crate::{
     ids::{Lsn, PageId, SpaceId, TrxId, UndoPos},
     log::{Control, GroupReader, LogReader, Record, file_of},
     page::{Page, blank},
-    sync::{Arc, atomic::Ordering::Relaxed},
+    sync::{Arc, Phase, Progress, atomic::Ordering::Relaxed},
 };
-
-/// The progress of recovery.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
-    /// The current phase.
-    pub phase: Phase,
-    /// The amount done in this phase, in the phase's unit.
-    pub done: u64,
-    /// The total amount; zero while it is unknown.
-    pub total: u64,
-}
-
-/// The phases of recovery, in order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Phase {
-    /// Finding the end of the log and the drops, in bytes of the log.
-    Scan,
-    /// Making durable what was written before the crash, in files.
-    SyncFiles,
-    /// Applying changes to pages, in bytes of the log.
-    Replay,
-}
-
-impl core::fmt::Display for Progress {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let what = match self.phase {
-            Phase::Scan => "reading the log",
-            Phase::SyncFiles => "syncing the data files",
-            Phase::Replay => "applying the log",
-        };
-        match (self.done * 100).checked_div(self.total) {
-            Some(percent) => write!(f, "{what}: {percent} %"),
-            None => write!(f, "{what}: {} MB", self.done >> 20),
-        }
-    }
-}
 
 /// The contents of the log from the low-water mark to its end, besides changes of pages.
 #[derive(Debug, Default)]
@@ -285,7 +248,7 @@ pub fn scan(disk: &Arc<dyn Disk>, control: &Control, progress: &dyn Fn(Progress)
         }
         if end.0 - reported > REPLAY_BATCH_BYTES as u64 {
             reported = end.0;
-            progress(Progress { phase: Phase::Scan, done: end.0 - control.low_water_mark.0, total: 0 });
+            progress(Progress::new(Phase::Scan, end.0 - control.low_water_mark.0, 0));
         }
     }
     scan.end = reader.end();
@@ -374,7 +337,7 @@ fn sync_changed_files(
 ) -> Result<()> {
     let total = scan.changed.len() as u64;
     for (done, space) in (0..).zip(&scan.changed) {
-        progress(Progress { phase: Phase::SyncFiles, done, total });
+        progress(Progress::new(Phase::SyncFiles, done, total));
         if files.contains(space) {
             disk.sync(FileName::Data(*space))?;
         }

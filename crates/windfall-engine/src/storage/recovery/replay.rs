@@ -9,7 +9,7 @@
 //! batch is requested once, whatever pages its changes are of (test:
 //! `the_memory_of_a_batch_does_not_depend_on_its_pages`).
 
-use super::{Files, Lost, Phase, Progress, Scan, damage, space_of};
+use super::{Files, Lost, Scan, damage, space_of};
 use crate::{
     buffer::{BufferPool, READ_AHEAD_PAGES, Space},
     disk::{FileName, Queue},
@@ -17,7 +17,7 @@ use crate::{
     ids::{Lsn, PageId, PageNo, SpaceId},
     log::{Control, GroupReader, LogReader, Record},
     page::PageOp,
-    sync::Arc,
+    sync::{Arc, Phase, Progress},
 };
 
 /// Bytes of changes, and of the entries that describe them, collected before their pages are visited.
@@ -134,7 +134,7 @@ pub(super) fn replay(
         }
         if batch.is_full() {
             replay.apply(&mut batch)?;
-            progress(Progress { phase: Phase::Replay, done: end.0 - control.low_water_mark.0, total });
+            progress(Progress::new(Phase::Replay, end.0 - control.low_water_mark.0, total));
         }
     }
     if reader.end() != scan.end {
@@ -142,7 +142,7 @@ pub(super) fn replay(
         return Err(damage(disk.as_ref(), reader.end(), "it was whole here when it was scanned").into());
     }
     replay.apply(&mut batch)?;
-    progress(Progress { phase: Phase::Replay, done: total, total });
+    progress(Progress::new(Phase::Replay, total, total));
     Ok(replay.lost)
 }
 

@@ -1,7 +1,7 @@
 //! Checks of one table.
 
 use super::*;
-use crate::{TableChanges, check::CheckProgress, disk::Disk, error::UsageError};
+use crate::{Phase, Progress, TableChanges, disk::Disk, error::UsageError};
 
 /// Creates tables with an index, long values and long metadata, of which each has more pages than a piece.
 fn create(db: &Database, names: &[&str]) {
@@ -37,13 +37,15 @@ fn the_check_of_a_table_reports_its_damage_and_no_other() {
     assert_eq!(trees, [(t(), None, false, 2000), (t(), index, false, 2000), (t(), None, true, 1)]);
     let pages: u64 = report.trees.iter().map(|tree| tree.pages).sum();
     assert!(report.pages >= pages && pages > CHECK_PAGES_PER_STEP as u64, "{} of {pages}", report.pages);
-    let CheckProgress { pages: last, total } = *seen.last().unwrap();
+    let Progress { phase: Phase::Pages, done: last, total, .. } = *seen.last().unwrap() else {
+        panic!("{seen:?}")
+    };
     assert!(
         seen.len() > 4 && last >= 2 * pages && last <= total,
         "{last} of {total}, in {} steps",
         seen.len()
     );
-    assert!(seen.windows(2).all(|pair| pair[0].pages <= pair[1].pages));
+    assert!(seen.windows(2).all(|pair| pair[0].done <= pair[1].done));
     assert!(total <= seen[0].total + total / 5, "the total grows from {} to {total}", seen[0].total);
 
     let report = other.check(|_| true).unwrap();
