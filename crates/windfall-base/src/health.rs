@@ -67,7 +67,7 @@ impl Health {
     /// Stops the database for this reason, unless an earlier failure stopped it, and returns the error to report.
     pub fn poison(&self, reason: &str) -> Error {
         if self.0.reason.set(reason.into()).is_ok() && !self.0.closed.load(SeqCst) {
-            tracing::error!(reason, "the database stops");
+            tracing::error!(target: "windfall::engine", reason, "the database stops");
         }
         self.0.failed.store(true, SeqCst);
         if let Some(callback) = self.0.on_stop.get() {

@@ -204,7 +204,10 @@ impl Database {
 
     fn of(engine: Engine) -> Self {
         let (tables, frames) = (engine.catalog.count(), engine.pool.occupancy().frames);
-        info!(tables, frames, log_end = engine.log.end().0, "the database is open");
+        info!(
+            target: "windfall::engine",
+            tables, frames, log_end = engine.log.end().0, "the database is open",
+        );
         Self { engine: Arc::new(engine), statement_wait: None, interrupt: None }
     }
 
@@ -386,7 +389,7 @@ impl Database {
     pub fn create_table(&self, name: &str, options: TableOptions) -> Result<Table> {
         self.engine.check_open()?;
         let table = self.statement(|catalog, ddl| catalog.create_table(name, &options.definition, ddl))?;
-        debug!(table = name, "created");
+        debug!(target: "windfall::ddl", table = name, "created");
         Ok(Table::new(self.engine.clone(), name, table))
     }
 
@@ -489,7 +492,10 @@ impl Database {
             names.is_empty() || (report.trees > 0 && report.lsn.is_some()),
             "tables were dropped without their trees, or without a record in the log"
         );
-        debug!(tables = ?names, trees = report.trees, lsn = report.lsn.map(|lsn| lsn.0), "dropped");
+        debug!(
+            target: "windfall::ddl",
+            tables = ?names, trees = report.trees, lsn = report.lsn.map(|lsn| lsn.0), "dropped",
+        );
         Ok(report)
     }
 
@@ -512,7 +518,10 @@ impl Database {
         self.engine.check_open()?;
         let report = self.statement(|catalog, ddl| catalog.drop_tables_with_prefix(prefix, ddl))?;
         assert!((report.trees > 0) == report.lsn.is_some(), "a drop of tables is logged if there are any");
-        debug!(prefix, trees = report.trees, lsn = report.lsn.map(|lsn| lsn.0), "dropped");
+        debug!(
+            target: "windfall::ddl",
+            prefix, trees = report.trees, lsn = report.lsn.map(|lsn| lsn.0), "dropped",
+        );
         Ok(report)
     }
 
@@ -529,7 +538,10 @@ impl Database {
         self.engine.check_open()?;
         let report = self.statement(|catalog, ddl| catalog.truncate_tables_with_prefix(prefix, ddl))?;
         assert!((report.trees > 0) == report.lsn.is_some(), "a truncation is logged if there are tables");
-        debug!(prefix, trees = report.trees, lsn = report.lsn.map(|lsn| lsn.0), "truncated");
+        debug!(
+            target: "windfall::ddl",
+            prefix, trees = report.trees, lsn = report.lsn.map(|lsn| lsn.0), "truncated",
+        );
         Ok(report)
     }
 
@@ -544,7 +556,10 @@ impl Database {
         self.engine.check_open()?;
         let report = self.statement(|catalog, ddl| catalog.truncate_table(name, ddl))?;
         assert!(report.trees > 0 && report.lsn.is_some(), "a truncation keeps the trees, or is not logged");
-        debug!(table = name, trees = report.trees, lsn = report.lsn.map(|lsn| lsn.0), "truncated");
+        debug!(
+            target: "windfall::ddl",
+            table = name, trees = report.trees, lsn = report.lsn.map(|lsn| lsn.0), "truncated",
+        );
         Ok(report)
     }
 
@@ -555,7 +570,7 @@ impl Database {
     pub fn rename_table(&self, from: &str, to: &str) -> Result<()> {
         self.engine.check_open()?;
         self.statement(|catalog, ddl| catalog.rename_table(from, to, ddl))?;
-        debug!(from, to, "renamed");
+        debug!(target: "windfall::ddl", from, to, "renamed");
         Ok(())
     }
 
@@ -566,7 +581,7 @@ impl Database {
     pub fn swap_tables(&self, a: &str, b: &str) -> Result<()> {
         self.engine.check_open()?;
         self.statement(|catalog, ddl| catalog.swap_tables(a, b, ddl))?;
-        debug!(a, b, "swapped");
+        debug!(target: "windfall::ddl", a, b, "swapped");
         Ok(())
     }
 
@@ -611,7 +626,7 @@ impl Database {
             return Err(UsageError::Option { name: "buffer_pool_size", what }.into());
         }
         self.engine.pool.resize(frames)?;
-        info!(bytes, "the buffer pool was resized");
+        info!(target: "windfall::engine", bytes, "the buffer pool was resized");
         Ok(())
     }
 

@@ -198,7 +198,7 @@ impl Database {
         let report = self.statement(|catalog, ddl| catalog.alter_table(name, changes, make, ddl))?;
         assert!(report.trees == 0 || report.lsn.is_some(), "trees were dropped without a record in the log");
         let lsn = report.lsn.map(|lsn| lsn.0);
-        debug!(table = name, indexes, trees = report.trees, lsn, "altered");
+        debug!(target: "windfall::ddl", table = name, indexes, trees = report.trees, lsn, "altered");
         Ok(report)
     }
 }
@@ -343,7 +343,10 @@ impl DdlGroup {
     fn committed(statements: &[DdlStatement], report: DropReport) -> DropReport {
         assert!(report.trees == 0 || report.lsn.is_some(), "trees were dropped without a record in the log");
         let lsn = report.lsn.map(|lsn| lsn.0);
-        debug!(statements = statements.len(), trees = report.trees, lsn, "a group of statements");
+        debug!(
+            target: "windfall::ddl",
+            statements = statements.len(), trees = report.trees, lsn, "a group of statements",
+        );
         report
     }
 }

@@ -53,7 +53,7 @@ impl TableLoad<'_> {
         let Self { database, name, inner } = self;
         database.engine.check_open()?;
         database.statement(|_, ddl| inner.finish(ddl))?;
-        debug!(table = name, "loaded");
+        debug!(target: "windfall::ddl", table = name, "loaded");
         Ok(())
     }
 }
@@ -155,7 +155,7 @@ impl Database {
         let table = self.statement(|catalog, ddl| {
             catalog.create_loaded_table(name, &options.definition, rows, order, ddl)
         })?;
-        debug!(table = name, "created with its rows");
+        debug!(target: "windfall::ddl", table = name, "created with its rows");
         Ok(Table::new(self.engine.clone(), name, table))
     }
 }

@@ -215,7 +215,10 @@ impl Handles {
         if fd.as_ref().err() == Some(&Errno::INVAL) {
             fd = self.call_open(&path, flags, mode);
             if direct && fd.is_ok() {
-                tracing::info!(path = %path.display(), "no direct I/O on this file system: the page cache is used");
+                tracing::info!(
+                    target: "windfall::storage",
+                    path = %path.display(), "no direct I/O on this file system: the page cache is used",
+                );
                 direct_allowed.store(false, SeqCst);
             }
             direct = false;

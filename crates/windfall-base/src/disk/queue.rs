@@ -133,7 +133,7 @@ impl IoThreads {
             let shared = self.shared.clone();
             match Thread::spawn("io", move || shared.serve()) {
                 Ok(thread) => jobs.threads.push(thread),
-                Err(error) => tracing::warn!(%error, "no further I/O thread"),
+                Err(error) => tracing::warn!(target: "windfall::storage", %error, "no further I/O thread"),
             }
         }
         // If the system starts no thread at all, the submitter carries out the request.

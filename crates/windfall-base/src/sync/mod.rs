@@ -20,6 +20,7 @@ mod machine;
 #[cfg(feature = "model")]
 pub mod model;
 mod progress;
+mod seldom;
 pub mod thread;
 pub mod work;
 
@@ -40,3 +41,4 @@ pub use machine::thread_local;
 #[cfg(feature = "model")]
 use model as machine;
 pub use progress::{Phase, Progress, ReportedWork};
+pub use seldom::Seldom;

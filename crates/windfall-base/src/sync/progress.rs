@@ -129,7 +129,10 @@ fn report(progress: Progress) -> Result<(), Interrupted> {
     // The caller may be a statement, for which the callback must not wait.
     let _counted = CountedInside::new();
     let goes_on = catch_unwind(AssertUnwindSafe(|| callback(progress))).unwrap_or_else(|_| {
-        tracing::error!("a callback for the progress of long work has panicked: the work ends");
+        tracing::error!(
+            target: "windfall::engine",
+            "a callback for the progress of long work has panicked: the work ends",
+        );
         false
     });
     if goes_on { LongWork::check() } else { Err(Interrupted) }

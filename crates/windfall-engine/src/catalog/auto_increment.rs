@@ -291,7 +291,10 @@ impl Catalog {
     pub(crate) fn close_counters(&self) {
         for (name, table) in self.tables() {
             if let Err(error) = table.close_counters() {
-                tracing::warn!(%error, table = &*name, "after the next opening some numbers will be left out");
+                tracing::warn!(
+                    target: "windfall::ddl",
+                    %error, table = &*name, "after the next opening some numbers will be left out",
+                );
             }
         }
     }

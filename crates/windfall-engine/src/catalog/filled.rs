@@ -77,7 +77,10 @@ impl Drop for Filled<'_> {
         if !self.trees.is_empty()
             && let Err(error) = self.catalog.discard(&self.trees.iter().collect::<Vec<_>>())
         {
-            tracing::warn!(%error, "what a statement has filled is dropped at the next opening");
+            tracing::warn!(
+                target: "windfall::ddl",
+                %error, "what a statement has filled is dropped at the next opening",
+            );
         }
         self.making.clear();
     }

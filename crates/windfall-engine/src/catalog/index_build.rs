@@ -171,6 +171,11 @@ impl Catalog {
         options: DdlOptions,
     ) -> Result<Done<'c>, BuildFailed> {
         let IndexBuild { table, name, indexes, trees, mode } = build;
+        let began = self.pool.context().env.now();
+        tracing::info!(
+            target: "windfall::ddl",
+            table = name, indexes = indexes.len(), first = &*indexes[0].name, "an index build begins",
+        );
         metadata_lock.downgrade();
         let lock_timeout = self.wait_left(options);
         let make = make.map(RefCell::new);
@@ -211,6 +216,15 @@ impl Catalog {
         });
         // Notes and deferred entries may be many: they are freed while no call waits at the gate.
         drop(filler);
+        let ms = self.pool.context().env.now().saturating_sub(began).as_millis() as u64;
+        match &done {
+            Ok(_) => {
+                tracing::info!(target: "windfall::ddl", table = name, ms, "an index build is complete");
+            }
+            Err(error) => {
+                tracing::info!(target: "windfall::ddl", table = name, ms, %error, "an index build failed");
+            }
+        }
         let panic = || makers.iter().find_map(EntryMaker::take_panic);
         done.map_err(|error| BuildFailed { error, panic: panic() })
     }

@@ -123,7 +123,10 @@ impl Catalog {
             let room = self.pool.context().log.admit_freeing(LOG_OVERHEAD_BYTES);
             let written = room.and_then(|_room| tablespace::write_rows(&self.pool, tree.space()));
             if let Err(error) = written {
-                tracing::warn!(%error, table = &*name, "its number of rows will be slightly wrong");
+                tracing::warn!(
+                    target: "windfall::ddl",
+                    %error, table = &*name, "its number of rows will be slightly wrong",
+                );
             }
         }
     }

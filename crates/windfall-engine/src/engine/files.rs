@@ -115,7 +115,10 @@ impl FileRecords {
         }
         // No thread waits for a merge, and a failure of one does not concern the records.
         let has_more = self.system.tidy_step(&mut self.merges).unwrap_or_else(|error| {
-            tracing::warn!(%error, "a leaf of the system tree could not be merged");
+            tracing::warn!(
+                target: "windfall::storage",
+                %error, "a leaf of the system tree could not be merged",
+            );
             false
         });
         Ok(Next::Idle(if has_more { MERGE_PAUSE } else { RECORD_PAUSE }))

@@ -198,7 +198,10 @@ impl Engine {
                 next
             }
             Err(error) => {
-                tracing::warn!(%error, "the records of data files could not be written yet");
+                tracing::warn!(
+                    target: "windfall::storage",
+                    %error, "the records of data files could not be written yet",
+                );
                 failures += 1;
                 if failures > RECORD_FAILURES {
                     log.set_unrecorded(Some(error));
@@ -217,7 +220,7 @@ impl Engine {
             Ok(true) => Next::Again,
             Ok(false) => Next::Idle(PURGE_PAUSE),
             Err(error) => {
-                tracing::warn!(%error, "purge could not continue");
+                tracing::warn!(target: "windfall::undo", %error, "purge could not continue");
                 Next::Idle(PURGE_PAUSE)
             }
         };
@@ -260,6 +263,9 @@ impl Engine {
         }
         let outcome = CloseOutcome(self);
         let result = self.stop();
+        if result.is_ok() {
+            tracing::info!(target: "windfall::engine", "the database is closed");
+        }
         let is_first = self.outcome.set(result.clone()).is_ok();
         debug_assert!(is_first, "closing has one outcome");
         drop(outcome);
@@ -315,7 +321,10 @@ impl Drop for CloseOutcome<'_> {
 impl Drop for Engine {
     fn drop(&mut self) {
         if let Err(error) = self.close() {
-            tracing::warn!(%error, "the database was not shut down cleanly: the next opening recovers it");
+            tracing::warn!(
+                target: "windfall::engine",
+                %error, "the database was not shut down cleanly: the next opening recovers it",
+            );
         }
     }
 }

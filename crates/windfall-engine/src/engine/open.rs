@@ -180,7 +180,7 @@ impl Engine {
         progress: &dyn Fn(Progress),
     ) -> Result<Self> {
         options.check()?;
-        let health = Health::new();
+        let (health, began) = (Health::new(), env.now());
         let (mut control, PoolSize { page_size, frames, most_frames }) =
             open_control(&disk, &env, &health, options)?;
         let scan = recovery::scan(&disk, control.control(), progress)?;
@@ -239,6 +239,16 @@ impl Engine {
         engine.transactions.undo_limit().set_policy(options.undo_limit_action);
         background_rollback::schedule_unfinished(&engine.transactions)?;
         engine.spawn_background_workers()?;
+        let log_bytes = scan.end.0 - opened.low_water_mark.0;
+        tracing::info!(
+            target: "windfall::recovery",
+            log_bytes,
+            tablespaces = scan.changed.len(),
+            rollbacks = engine.transactions.rollbacks().count(),
+            prepared = scan.prepared.len(),
+            ms = engine.env.now().saturating_sub(began).as_millis() as u64,
+            "recovery is complete",
+        );
         Ok(engine)
     }
 }

@@ -179,7 +179,10 @@ impl Checkpointer {
         log.raise_low_water_mark(low_water_mark);
         *self.last.lock() = (self.pool.context().env.now(), end);
         self.made.fetch_add(1, Relaxed);
-        tracing::debug!(low_water_mark = low_water_mark.0, end = end.0, "checkpoint");
+        tracing::debug!(
+            target: "windfall::log",
+            low_water_mark = low_water_mark.0, end = end.0, "checkpoint",
+        );
         Ok(low_water_mark)
     }
 
@@ -263,7 +266,10 @@ impl Checkpointer {
             }
             Ok(false) => Next::Idle(if self.pool.is_waited_for() { SHORT_PAUSE } else { IDLE_PAUSE }),
             Err(error) => {
-                tracing::warn!(%error, "dirty pages could not be written: they stay in memory and in the log");
+                tracing::warn!(
+                    target: "windfall::storage",
+                    %error, "dirty pages could not be written: they stay in memory and in the log",
+                );
                 Next::Idle(IDLE_PAUSE)
             }
         }
@@ -291,7 +297,10 @@ impl Checkpointer {
         if !due && !self.is_quiet() {
             if self.may_shrink_log() && self.low_water_mark() >= log.end() {
                 let is_shrunk = self.shrink_log().unwrap_or_else(|error| {
-                    tracing::warn!(%error, "the log of an idle database could not be made smaller yet");
+                    tracing::warn!(
+                        target: "windfall::log",
+                        %error, "the log of an idle database could not be made smaller yet",
+                    );
                     false
                 });
                 if !is_shrunk {
@@ -301,7 +310,7 @@ impl Checkpointer {
             return Next::Idle(pause);
         }
         if let Err(error) = self.checkpoint(false) {
-            tracing::error!(%error, "the checkpoint failed");
+            tracing::error!(target: "windfall::log", %error, "the checkpoint failed");
         }
         Next::Idle(pause)
     }

@@ -102,7 +102,7 @@ impl Database {
     ) -> Result<()> {
         let add_indexes = vec![options.definition(name)];
         self.alter(table, TableChanges { add_indexes, ..TableChanges::default() }, make)?;
-        debug!(table, index = name, "index created");
+        debug!(target: "windfall::ddl", table, index = name, "index created");
         Ok(())
     }
 
@@ -117,7 +117,10 @@ impl Database {
             report.trees > 0 && report.lsn.is_some(),
             "the drop of an index keeps its tree, or is not logged"
         );
-        debug!(table, index = name, lsn = report.lsn.map(|lsn| lsn.0), "index dropped");
+        debug!(
+            target: "windfall::ddl",
+            table, index = name, lsn = report.lsn.map(|lsn| lsn.0), "index dropped",
+        );
         Ok(report)
     }
 }

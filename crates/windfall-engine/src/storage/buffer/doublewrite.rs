@@ -152,7 +152,10 @@ impl Doublewrite {
         let file = FileName::NewDoublewrite;
         let remove = || if disk.len(file)?.is_some() { disk.remove(file) } else { Ok(()) };
         if let Err(error) = remove() {
-            tracing::warn!(%error, "a new doublewrite file that is not needed cannot be removed");
+            tracing::warn!(
+                target: "windfall::storage",
+                %error, "a new doublewrite file that is not needed cannot be removed",
+            );
         }
     }
 
@@ -168,7 +171,10 @@ impl Doublewrite {
         } else {
             match replace(disk, &copies.read, page_size, room) {
                 Err(error) if error.is_no_space() => {
-                    tracing::warn!(%error, "no new doublewrite file: the old one is synced instead");
+                    tracing::warn!(
+                        target: "windfall::storage",
+                        %error, "no new doublewrite file: the old one is synced instead",
+                    );
                     Self::remove_new(disk);
                     false
                 }
@@ -204,7 +210,10 @@ impl Doublewrite {
         }
         if let Err(error) = grow(disk, page_size, room, pages) {
             if self.pause.is_none() {
-                tracing::warn!(%error, "the doublewrite file cannot be made larger: batches stay small");
+                tracing::warn!(
+                    target: "windfall::storage",
+                    %error, "the doublewrite file cannot be made larger: batches stay small",
+                );
             }
             Self::remove_new(disk);
         }
@@ -421,7 +430,10 @@ impl Copies {
         match disk.read(FileName::Doublewrite, offset, out) {
             Ok(got) => Ok(got == out.len()),
             Err(error) if error.is_read_error() => {
-                tracing::warn!(%error, "a part of the doublewrite file cannot be read");
+                tracing::warn!(
+                    target: "windfall::storage",
+                    %error, "a part of the doublewrite file cannot be read",
+                );
                 self.unread = Some(turn);
                 Ok(false)
             }

@@ -376,7 +376,10 @@ impl BufferPool {
                 return Err(self.flush_failed(error));
             }
             Some(error) => {
-                tracing::warn!(%error, "some pages could not be written: they stay in memory and in the log");
+                tracing::warn!(
+                    target: "windfall::storage",
+                    %error, "some pages could not be written: they stay in memory and in the log",
+                );
                 self.note_failures(1, error);
             }
             None if !flusher.torn.is_empty() || !flusher.failing.is_empty() => {}

@@ -669,7 +669,9 @@ impl BufferPool {
             read.map_err(|error| error.of_page(page))?;
             self.counters.reads.fetch_add(1, Relaxed);
         }
-        self.verify(id, into)
+        self.verify(id, into).inspect_err(|error| {
+            tracing::error!(target: "windfall::storage", page = %id, %error, "a damaged page was read");
+        })
     }
 
     /// Checks a page that was read from disk: its checksum, its id, that its header matches its type, and that its last

@@ -91,7 +91,7 @@ use crate::{
     health::Health,
     ids::{Lsn, SpaceId, TrxId},
     sync::{
-        Arc, Event, Mutex, OnceLock, Rank,
+        Arc, Event, Mutex, OnceLock, Rank, Seldom,
         atomic::{AtomicU64, Ordering::SeqCst},
     },
 };
@@ -235,6 +235,8 @@ pub struct Log {
     checkpointer: OnceLock<Arc<Event>>,
     /// The error of the last attempt to prepare a segment ahead, if it failed.
     unprepared: Blocker,
+    /// When there was an event of a reservation that was refused.
+    refused: Seldom,
     /// The error that keeps pages from being written, if any: the low-water mark does not rise then.
     unflushed: Blocker,
     /// The error that keeps created files from being recorded, if any: the low-water mark does not rise then either.
@@ -353,6 +355,7 @@ impl Log {
             wake: Arc::new(Event::new()),
             checkpointer: OnceLock::new(),
             unprepared: Blocker::default(),
+            refused: Seldom::default(),
             unflushed: Blocker::default(),
             unrecorded: Blocker::default(),
             last_sync_at: AtomicU64::new(now),

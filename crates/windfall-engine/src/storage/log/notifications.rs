@@ -197,7 +197,10 @@ impl Log {
         CALLBACKS.set(CALLBACKS.get() + 1);
         // A panic of the application's code is not one of the database.
         if catch_unwind(AssertUnwindSafe(|| callback(outcome))).is_err() {
-            tracing::error!("a callback for a durable position of the log has panicked");
+            tracing::error!(
+                target: "windfall::log",
+                "a callback for a durable position of the log has panicked",
+            );
         }
         CALLBACKS.set(CALLBACKS.get() - 1);
         Some(self.notifications.end_call())

@@ -50,6 +50,8 @@ use crate::{
     },
 };
 
+/// A wait for room of this length is worth a warning.
+const LONG_WAIT: Duration = Duration::from_secs(1);
 /// Above this pressure operations are throttled, in percent.
 const THROTTLE_PERCENT: u64 = 85;
 /// The pause for each percent above it.
@@ -238,8 +240,15 @@ impl Log {
             };
             let is_over = || room() || hopeless() || waiting.is_interrupted();
             self.env.wait_unlatched(&self.room, &mut || is_over());
-            let took = self.env.now().saturating_sub(before).as_nanos() as u64;
-            self.counters.longest_wait.fetch_max(took, Relaxed);
+            let took = self.env.now().saturating_sub(before);
+            self.counters.longest_wait.fetch_max(took.as_nanos() as u64, Relaxed);
+            if took >= LONG_WAIT {
+                tracing::warn!(
+                    target: "windfall::log",
+                    ms = took.as_millis() as u64, age = self.age(), size = self.size,
+                    "a change has waited for room in the log: dirty pages are written too slowly",
+                );
+            }
             if !room() {
                 self.unflushed.check()?;
                 self.unrecorded.check()?;
@@ -304,8 +313,16 @@ impl Log {
     fn reserve_before(&self, bytes: u64, kept: u64) -> Result<LogReservation<'_>> {
         self.health.check()?;
         let (reservation, needed) = self.count_reservation(bytes, kept);
-        self.segments.ready(needed)?;
+        self.segments.ready(needed).inspect_err(|error| self.warn_of_refusal(error))?;
         Ok(reservation)
+    }
+
+    /// Emits an event of a reservation that was refused, unless there was one just now.
+    #[cold]
+    fn warn_of_refusal(&self, error: &Error) {
+        if self.refused.is_due(self.env.now()) {
+            tracing::warn!(target: "windfall::log", %error, "changes are refused: the log cannot be extended");
+        }
     }
 
     /// Counts a reservation, and returns the position below which segments must be prepared for it.
@@ -426,7 +443,7 @@ impl Log {
             }
             Err(error) => {
                 // Nothing is lost yet: new operations are refused, those in progress still have the prepared segment.
-                tracing::warn!(%error, "no log segment could be prepared ahead");
+                tracing::warn!(target: "windfall::log", %error, "no log segment could be prepared ahead");
                 self.set_obstacle(&self.unprepared, Some(error));
             }
         }
@@ -453,7 +470,10 @@ impl Log {
     /// Removes an unneeded segment. Returns whether there was one.
     fn remove_segment(&self) -> bool {
         self.segments.remove_one().unwrap_or_else(|error| {
-            tracing::warn!(%error, "a log segment that is not needed could not be removed");
+            tracing::warn!(
+                target: "windfall::log",
+                %error, "a log segment that is not needed could not be removed",
+            );
             false
         })
     }
@@ -478,7 +498,7 @@ impl Log {
             Ok(())
         };
         if let Err(error) = done {
-            tracing::error!(%error, "the log could not be synced");
+            tracing::error!(target: "windfall::log", %error, "the log could not be synced");
         }
         Next::Idle(SYNC_INTERVAL)
     }

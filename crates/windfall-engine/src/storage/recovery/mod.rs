@@ -265,7 +265,10 @@ pub fn scan(disk: &Arc<dyn Disk>, control: &Control, progress: &dyn Fn(Progress)
     let (low_water_mark, end, dropped, unfinished) =
         (control.low_water_mark.0, scan.end.0, scan.dropped.len(), scan.unfinished.len());
     let most_unfinished = scan.most_unfinished;
-    tracing::info!(low_water_mark, end, dropped, unfinished, most_unfinished, "the log was read");
+    tracing::info!(
+        target: "windfall::recovery",
+        low_water_mark, end, dropped, unfinished, most_unfinished, "the log was read",
+    );
     Ok(scan)
 }
 
@@ -314,7 +317,10 @@ pub fn recover(
     let lost = repair_torn_pages(pool, control.low_water_mark, scan, &files)?;
     if !Doublewrite::has_room(disk, pool.page_size())? {
         // Without it no page could ever be written. If it is there, its creation was interrupted.
-        tracing::warn!("the doublewrite file is missing or too short: it is created again");
+        tracing::warn!(
+            target: "windfall::recovery",
+            "the doublewrite file is missing or too short: it is created again",
+        );
         Doublewrite::create(disk, pool.page_size(), SMALLEST_ROOM)?;
     }
     // A killed process may have created this file, or the control file, before its name was durable.
@@ -381,7 +387,10 @@ fn repair_torn_pages(pool: &BufferPool, low_water_mark: Lsn, scan: &Scan, files:
             Err(error) => return Err(error.of_page(id.page).into()),
         };
         if is_torn {
-            tracing::warn!(page = %id, "a page that is torn, or cannot be read, is restored from its copy");
+            tracing::warn!(
+                target: "windfall::recovery",
+                page = %id, "a page that is torn, or cannot be read, is restored from its copy",
+            );
         } else if page.lsn() != copy.lsn || copy.lsn <= low_water_mark {
             continue;
         }
@@ -408,7 +417,10 @@ fn repair_torn_pages(pool: &BufferPool, low_water_mark: Lsn, scan: &Scan, files:
         if !is_sound || copies.unread.is_some() || torn.len() == room {
             return Err(error.into());
         }
-        tracing::warn!(page = %id, %error, "a page cannot be written in its place: it stays in memory");
+        tracing::warn!(
+            target: "windfall::recovery",
+            page = %id, %error, "a page cannot be written in its place: it stays in memory",
+        );
         if copy.lsn <= low_water_mark {
             lost.entry(id.space).or_insert_with(|| error.clone().into());
         }

@@ -196,7 +196,10 @@ impl Deleter {
         match self.shrink(&mut pending_file) {
             Ok(true) => {
                 self.deleted_files.fetch_add(1, Relaxed);
-                tracing::debug!(space = pending_file.space.0, "a dropped tablespace's file is deleted");
+                tracing::debug!(
+                    target: "windfall::storage",
+                    space = pending_file.space.0, "a dropped tablespace's file is deleted",
+                );
                 self.deleted.lock().push(pending_file.space);
                 let pending = self.pending.fetch_sub(1, SeqCst);
                 assert!(pending > 0, "a file is deleted that was not pending");
@@ -211,7 +214,10 @@ impl Deleter {
                 self.pause()
             }
             Err(error) => {
-                tracing::warn!(%error, "a dropped tablespace's file could not be deleted yet");
+                tracing::warn!(
+                    target: "windfall::storage",
+                    %error, "a dropped tablespace's file could not be deleted yet",
+                );
                 self.queue.lock().push_back(pending_file);
                 Next::Idle(IDLE_PAUSE)
             }

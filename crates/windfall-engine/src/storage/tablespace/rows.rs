@@ -53,6 +53,9 @@ pub fn write_rows_if_due(pool: &BufferPool, space: &Arc<Space>) {
         && let Err(error) = write_rows(pool, space)
     {
         space.row_count().defer();
-        tracing::warn!(%error, space = space.id().0, "a number of rows could not be written");
+        tracing::warn!(
+            target: "windfall::storage",
+            %error, space = space.id().0, "a number of rows could not be written",
+        );
     }
 }

@@ -105,6 +105,7 @@ fn warn_of_own(taken: &Result<(), LockError>) {
         && let Some(trx) = blockers.own()
     {
         tracing::warn!(
+            target: "windfall::locks",
             trx = trx.0,
             "a call outside of transactions waits for a transaction whose last call was made by this thread"
         );

@@ -22,6 +22,9 @@ use crate::{
     sync::{Arc, InterruptibleWait},
 };
 
+/// A wait of this length is worth an event.
+const LONG_WAIT: Duration = Duration::from_secs(1);
+
 /// A wait that is ended even if a callback fails or panics: others would wait for it forever otherwise.
 pub(super) struct EnqueuedWait<'a> {
     locks: &'a LockManager,
@@ -104,6 +107,21 @@ impl EnqueuedWait<'_> {
         let (now, me) = (self.locks.env.now(), self.me);
         let outcome = self.locks.end_wait(me, self.began, now, is_interrupted);
         self.has_ended = true;
+        if let Err(LockError::Deadlock(others)) = &outcome {
+            let others = others.ids();
+            tracing::info!(
+                target: "windfall::locks",
+                trx = me.id().0, ?others, "a deadlock is broken: this transaction must roll back",
+            );
+        }
+        let waited = now.saturating_sub(self.began);
+        if waited >= LONG_WAIT {
+            let is_granted = outcome.is_ok();
+            tracing::info!(
+                target: "windfall::locks",
+                trx = me.id().0, ms = waited.as_millis() as u64, is_granted, "a long wait for a lock has ended",
+            );
+        }
         self.notify(|observer, wait| observer.wait_ended(wait, WaitOutcome::of(&outcome)));
         outcome
     }

@@ -124,7 +124,10 @@ fn resume_prepared(transactions: &Transactions, id: TrxId, name: &Arc<[u8]>, fou
     match transactions.log().admit_rollback(LOG_BYTES_OF_END) {
         Ok(reservation) => state.reserved_bytes = reservation.detach_bytes(LOG_BYTES_OF_END),
         Err(error) => {
-            tracing::warn!(%error, "no log could be reserved for the commit of prepared transaction {id}");
+            tracing::warn!(
+                target: "windfall::undo",
+                %error, "no log could be reserved for the commit of prepared transaction {id}",
+            );
         }
     }
     transactions.prepared().insert_recovered(name, id, state)
@@ -161,7 +164,10 @@ fn search_on(transactions: &Transactions, mut search: Search, again: Duration) {
     }
     search.failed = searched.is_err();
     if let Err(error) = searched {
-        tracing::warn!(%error, "the records of unfinished transactions cannot be found yet");
+        tracing::warn!(
+            target: "windfall::undo",
+            %error, "the records of unfinished transactions cannot be found yet",
+        );
         search.due = again;
     }
     let failed = search.failed;
@@ -208,7 +214,7 @@ fn continue_rollback(transactions: &Transactions, trx: Suspended, mut from: Roll
         state.waiting.pop_front();
         drop(state);
         transactions.rollbacks().moved.notify();
-        return tracing::info!(trx = id.0, "a transaction is rolled back");
+        return tracing::info!(target: "windfall::undo", trx = id.0, "a transaction is rolled back");
     }
     (waiting.trx, waiting.from, waiting.failed) = (left, from, done.is_err());
     match done {
@@ -217,7 +223,10 @@ fn continue_rollback(transactions: &Transactions, trx: Suspended, mut from: Roll
         Err(error) => {
             waiting.due = now + RETRY_PAUSE;
             drop(state);
-            tracing::warn!(trx = id.0, %error, "a transaction cannot be rolled back yet");
+            tracing::warn!(
+                target: "windfall::undo",
+                trx = id.0, %error, "a transaction cannot be rolled back yet",
+            );
             transactions.rollbacks().moved.notify();
         }
     }

@@ -63,7 +63,7 @@ pub fn with_table_quiesced<T>(
         // Before the table is quiesced: afterwards purge would defer its records.
         for (stream, end) in &ends {
             if let Err(error) = transactions.purge().catch_up(stream, table.id(), *end) {
-                tracing::warn!(%error, "purge could not continue");
+                tracing::warn!(target: "windfall::undo", %error, "purge could not continue");
             }
         }
     }

@@ -27,9 +27,9 @@ use core::time::Duration;
 
 use super::{directory::Streams, purge::Purge, stream::UndoContext};
 use crate::{
-    error::{LockError, Result, TransactionError},
+    error::{Error, LockError, Result, TransactionError},
     sync::{
-        Arc, Held, InterruptibleWait, Rank,
+        Arc, Held, InterruptibleWait, Rank, Seldom,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
         is_inside,
     },
@@ -73,6 +73,8 @@ pub struct UndoLimit {
     ends_views: AtomicBool,
     /// The number of read views ended.
     views_ended: AtomicU64,
+    /// When there was an event of a refused change.
+    warned: Seldom,
 }
 
 impl UndoLimit {
@@ -83,7 +85,7 @@ impl UndoLimit {
         active: Arc<Active>,
         purge: Arc<Purge>,
     ) -> Self {
-        let (waits, ends_views, views_ended) = Default::default();
+        let (waits, ends_views, views_ended, warned) = Default::default();
         Self {
             context,
             streams,
@@ -93,6 +95,7 @@ impl UndoLimit {
             waits,
             ends_views,
             views_ended,
+            warned,
         }
     }
 
@@ -121,6 +124,9 @@ impl UndoLimit {
         let held_up = self.streams.all().filter_map(|stream| stream.purge.blocked_at());
         let ended = held_up.map(|trx| self.active.end_views(trx, made_before)).sum();
         self.views_ended.fetch_add(ended, Relaxed);
+        if ended > 0 {
+            tracing::warn!(target: "windfall::undo", ended, "read views were ended: undo has reached its limit");
+        }
         ended > 0
     }
 
@@ -146,6 +152,11 @@ impl UndoLimit {
         let began = self.context.now();
         self.waits.fetch_add(1, Relaxed);
         let done = me().and_then(|me| self.await_purge(&me, waits.left()));
+        if let Err(Error::Transaction(error @ TransactionError::UndoFull { .. })) = &done
+            && self.warned.is_due(self.context.now())
+        {
+            tracing::warn!(target: "windfall::undo", %error, "changes are refused");
+        }
         waits.add(self.context.now().saturating_sub(began));
         done
     }

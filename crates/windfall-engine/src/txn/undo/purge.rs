@@ -214,7 +214,12 @@ impl Purge {
             match step {
                 Ok(true) => {}
                 Ok(false) => return,
-                Err(error) => return tracing::warn!(%error, "temporary tables could not be purged"),
+                Err(error) => {
+                    return tracing::warn!(
+                        target: "windfall::undo",
+                        %error, "temporary tables could not be purged",
+                    );
+                }
             }
         }
     }
@@ -486,7 +491,10 @@ impl Purge {
         }
         match self.purge_decoded(stream, at, stored, record, left) {
             Err(error) if error.is_read_failure() => {
-                tracing::warn!(%error, "what is left in this table could not be purged yet");
+                tracing::warn!(
+                    target: "windfall::undo",
+                    %error, "what is left in this table could not be purged yet",
+                );
                 Ok(Outcome::Unreadable)
             }
             done => {

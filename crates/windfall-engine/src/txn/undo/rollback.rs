@@ -154,7 +154,7 @@ pub(in crate::txn) fn carries(header: Option<EntryHeader>, version: EntryHeader)
 /// cannot be read is reported to the next call that needs it.
 pub(in crate::txn) fn merge(tree: &Tree, key: &[u8]) {
     if let Err(error) = tree.maintain(key) {
-        tracing::warn!(%error, "a leaf that holds little could not be merged");
+        tracing::warn!(target: "windfall::undo", %error, "a leaf that holds little could not be merged");
     }
 }
 

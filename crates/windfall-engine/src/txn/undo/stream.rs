@@ -482,7 +482,7 @@ impl Stream {
             (first.0..SLICE_PAGES as u32).map(|page| (space.clone(), PageNo(page))).collect();
         let pool = &self.context.pool;
         if let Err(error) = pool.read_ahead(&mut *pool.context().disk.queue(), &wanted) {
-            tracing::debug!(%error, "undo was not read ahead");
+            tracing::debug!(target: "windfall::undo", %error, "undo was not read ahead");
         }
     }
 

@@ -89,7 +89,10 @@ impl Trx<'_> {
         self.disarmed = true;
         self.reservation = None;
         let id = self.writer_id();
-        tracing::warn!(trx = id.0, %error, "a transaction could not be rolled back at once");
+        tracing::warn!(
+            target: "windfall::undo",
+            trx = id.0, %error, "a transaction could not be rolled back at once",
+        );
         let mut state = core::mem::take(&mut self.state);
         state.lock_owner = None;
         self.transactions.rollbacks().add(state);
