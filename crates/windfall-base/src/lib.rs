@@ -8,6 +8,7 @@
 //! `the_list_has_every_public_item`).
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod composite;
 pub mod disk;
 pub mod env;
 pub mod error;

@@ -18,6 +18,7 @@ use core::{
 };
 
 use crate::{
+    composite::{CompositeKey, CompositeParts},
     cursor::{Condition, Cursor, EntryRef, Move, Reader, Seek, Wanted, split},
     error::{Owner, Result},
     ids::SpaceId,
@@ -181,6 +182,15 @@ impl<A: Access> Index<A> {
     /// As [`Index::range`].
     pub fn get(&self, index_key: &[u8]) -> Result<IndexRange> {
         self.range(index_key..=index_key)
+    }
+
+    /// Returns a composite key of these parts, for reads of this index: [`CompositeKey::of`].
+    ///
+    /// In an index of which an extractor makes the entries or the caller supplies them, a key of the first parts is the
+    /// bound of all entries that begin with them: `index.range(first..=last)` with keys of one part each includes all
+    /// entries with both.
+    pub fn key(&self, parts: impl CompositeParts) -> CompositeKey {
+        CompositeKey::of(parts)
     }
 
     /// Returns a cursor over all rows in the order of the index. It is not positioned yet.

@@ -51,6 +51,34 @@
 //!
 //! The victim of a deadlock is rolled back, with the error [`error::LockError::Deadlock`]: begin it again.
 //!
+//! # Keys of several parts
+//!
+//! A key is bytes, in the order of `memcmp`. [`CompositeKey`] makes one of several values, in their order.
+//!
+//! ```
+//! use windfall::{CompositeKey, CompositePart, Database, Options, TableOptions};
+//!
+//! # fn main() -> windfall::Result<()> {
+//! # let folder = std::env::temp_dir().join(format!("windfall-crate-page-4-{}", std::process::id()));
+//! # let db = Database::open(&folder, Options::default().buffer_pool_size(16 << 20))?;
+//! let orders = db.create_table("orders", TableOptions::default())?;
+//! // By customer, and for each the latest first.
+//! let key = |customer: &str, day: u32| CompositeKey::of((customer, CompositePart::descending_of(day)));
+//! for (customer, day) in [("Ada", 20_260_104), ("Ada", 20_261_128), ("Adam", 20_260_301)] {
+//!     orders.insert(&key(customer, day), b"")?;
+//! }
+//! let mut of_ada = orders.range(CompositeKey::of(("Ada",)).within())?;
+//! let (latest, _) = of_ada.next().expect("Ada has orders")?;
+//! assert_eq!(latest, *key("Ada", 20_261_128));
+//! let parts: Vec<_> = CompositeKey::parts(&latest).collect::<windfall::Result<_>>()?;
+//! assert_eq!(parts, ["Ada".into(), CompositePart::descending_of(20_261_128)]);
+//! assert_eq!(of_ada.count(), 1);
+//! # db.close()?;
+//! # std::fs::remove_dir_all(&folder).ok();
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Drops
 //!
 //! [`Database::drop_table`], [`Database::truncate_table`] and [`Database::drop_index`] unlink what they drop. Frames,
@@ -113,13 +141,14 @@ mod tx_table;
 
 #[cfg(feature = "fuzz")]
 use windfall_base::fuzz_input;
+use windfall_base::{composite, keys, sync};
 pub use windfall_base::{error, row};
-use windfall_base::{keys, sync};
 use windfall_btree::{page, tree};
 use windfall_engine::{buffer, catalog, engine, log, options, store, tablespace, txn};
 
 pub use catalog::{DropReport, MadeEntry};
 pub use check::{CheckReport, CheckedTree};
+pub use composite::{CompositeKey, CompositePart, CompositeParts, CompositeValue};
 pub use cursor::{Condition, Cursor, Seek};
 pub use database::{Database, IndexOptions, TableInfo, TableOptions};
 pub use ddl_group::{DdlGroup, TableChanges};

@@ -116,6 +116,18 @@ pub enum UsageError {
         /// The index.
         index: Arc<str>,
     },
+    /// Bytes that are no composite key.
+    #[error(
+        "{key} is no composite key: at byte {at} {what}; only keys that CompositeKey has made have parts"
+    )]
+    NoCompositeKey {
+        /// The bytes, shortened.
+        key: Arc<str>,
+        /// The position of the part.
+        at: usize,
+        /// What is wrong with it.
+        what: &'static str,
+    },
     /// A table has no auto-increment value left.
     #[error(
         "{owner} has no auto-increment value left: {count} were requested from {next} on; lower ones can still be chosen by hand, and \

@@ -9,7 +9,7 @@
 
 mod database;
 
-use crate::{buffer, catalog, disk, log, options, page, row, tablespace, tree, txn};
+use crate::{buffer, catalog, composite, disk, log, options, page, row, tablespace, tree, txn};
 
 /// A decoder under test.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +31,7 @@ macro_rules! targets {
 /// All targets, lowest layer first.
 pub const TARGETS: &[Target] = &targets! {
     "row": row::fuzz::row, row::fuzz::row_seeds;
+    "composite-key": composite::fuzz::composite, composite::fuzz::composite_seeds;
     "page": page::fuzz::page, page::fuzz::page_seeds;
     "redo": page::fuzz::redo, page::fuzz::redo_seeds;
     "file-name": disk::fuzz::file_name, disk::fuzz::file_name_seeds;

@@ -14,6 +14,7 @@ const LAYERS: &[&[&str]] = &[
     &["memory"],
     &["ids"],
     &["error"],
+    &["composite"],
     &["failpoint"],
     &["env"],
     &["health"],
