@@ -82,6 +82,11 @@ impl CompositePart<'_> {
         Self { is_descending: true, ..self }
     }
 
+    /// Returns whether it is NULL.
+    pub fn is_null(&self) -> bool {
+        self.value == CompositeValue::Null
+    }
+
     /// Returns a descending part with this value.
     pub fn descending_of(value: impl Into<Self>) -> Self {
         value.into().descending()

@@ -125,7 +125,13 @@ pub struct Engine(engine::Engine);
 /// The definition of a table, with an index over the first four bytes of the value or without one.
 fn definition(indexed: bool) -> TableDefinition {
     let key = KeySpec { parts: vec![KeyPart::Value { offset: 0, length: 4 }] };
-    let index = IndexDefinition { name: "k_1".into(), unique: false, key, form: EntryForm::Terminated };
+    let index = IndexDefinition {
+        name: "k_1".into(),
+        unique: false,
+        key,
+        form: EntryForm::Terminated,
+        extractor: None,
+    };
     TableDefinition { indexes: if indexed { vec![index] } else { Vec::new() }, ..TableDefinition::default() }
 }
 

@@ -20,5 +20,5 @@ pub mod txn;
 pub use storage::{buffer, checkpoint, log, mtr, recovery, store, system, tablespace};
 #[cfg(feature = "fuzz")]
 use windfall_base::fuzz_input;
-use windfall_base::{disk, env, error, failpoint, health, ids, keys, memory, row, sync};
+use windfall_base::{composite, disk, env, error, failpoint, health, ids, keys, memory, row, sync};
 use windfall_btree::{page, tree};

@@ -14,7 +14,7 @@ use crate::{
     page,
     sync::Arc,
     txn::{
-        LOCK_WAIT, UndoLimitAction,
+        ExtractedEntries, Extractors, LOCK_WAIT, UndoLimitAction,
         locks::{LockWaitObserver, SharedObserver},
     },
 };
@@ -38,6 +38,7 @@ pub struct Options {
     pub(crate) flush_log_at_trx_commit: FlushLog,
     pub(crate) lock_wait_timeout: Duration,
     pub(crate) lock_wait_observer: Option<SharedObserver>,
+    pub(crate) extractors: Extractors,
     pub(crate) undo_limit: Option<u64>,
     pub(crate) undo_limit_action: UndoLimitAction,
     pub(crate) hash_index: bool,
@@ -70,6 +71,7 @@ impl Default for Options {
             flush_log_at_trx_commit: FlushLog::Sync,
             lock_wait_timeout: LOCK_WAIT,
             lock_wait_observer: None,
+            extractors: Extractors::default(),
             undo_limit: None,
             undo_limit_action: UndoLimitAction::default(),
             hash_index: false,
@@ -175,6 +177,27 @@ impl Options {
             io_threads: (bytes >> 23).clamp(2, 8) as usize,
             ..Self::default()
         }
+    }
+
+    /// Registers an extractor: a function that makes the entries of rows in the indexes that name it
+    /// ([`IndexOptions::extracted`]). It gets a row's key and its value, of a long value the first 64 KiB, and adds the
+    /// row's entries; a row for which it adds none is not in the index. An error or a panic of it fails the call, which
+    /// has then changed nothing. The last one of several with the same name counts.
+    ///
+    /// It must make the same entries of the same key and value each time, in this and any later opening: it depends on
+    /// no clock, setting or other data. Threads call it side by side, with the row locked for the call. What it calls
+    /// in the database counts as called from within a call, and is refused if it would wait for one. The entries of
+    /// one row in one index may take four pages together.
+    ///
+    /// [`IndexOptions::extracted`]: ../windfall/struct.IndexOptions.html#method.extracted
+    #[must_use]
+    pub fn extractor(
+        mut self,
+        name: &str,
+        extract: impl Fn(&[u8], &[u8], &mut ExtractedEntries) -> Result<()> + Send + Sync + 'static,
+    ) -> Self {
+        self.extractors.insert(name, Arc::new(extract));
+        self
     }
 
     /// Refuses values that are out of range or contradict each other.

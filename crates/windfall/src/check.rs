@@ -42,6 +42,7 @@
 //! statement that creates it, then to a table, then it is dropped; it is entered in the next of these lists before it
 //! leaves the previous one. So the files are listed first, and then the lists are read in that order.
 
+mod extracted;
 mod pieces;
 mod table;
 #[cfg(test)]
@@ -60,7 +61,7 @@ use crate::{
     page::{Page, blank},
     sync::{Arc, LongWork, Phase, ReportedWork},
     txn::{
-        EntryForm,
+        EntryForm, Extraction,
         trx::{
             background_rollback,
             quiesce::{self, Quiesced},
@@ -145,7 +146,7 @@ pub(crate) fn check(engine: &Engine, piece: usize) -> Result<CheckReport> {
     Pieces::new(engine, piece).run(&mut report, |pieces, report| {
         let rest = Quiesced { is_purged: true, has_whole_rows: true };
         engine.system.with_writers_excluded(|tree| {
-            let whole = TableTree { owner: Owner::Unknown, tree, has_all_rows: true };
+            let whole = TableTree { owner: Owner::Unknown, tree, has_all_rows: true, extraction: None };
             pieces.timed(|pieces| pieces.check_next(report, &[whole], rest))
         })
     })?;
@@ -205,14 +206,13 @@ fn with_trees<'a>(
 ) -> bool {
     let schema = table.schema();
     named.extend(schema.record.spaces());
-    let of_index = |index: &IndexRecord| {
-        let owner = Owner::Index { table: name.clone(), index: index.name.clone() };
-        (owner, index.form == EntryForm::Terminated)
-    };
-    let of_table = once((Owner::Table(name.clone()), true));
-    let of_metadata = once((Owner::Metadata(name.clone()), false));
-    let owners = of_table.chain(schema.record.indexes.iter().map(of_index)).chain(of_metadata);
-    let tree = |((owner, has_all_rows), tree)| TableTree { owner, tree, has_all_rows };
+    let of_table = once((Owner::Table(name.clone()), true, None));
+    let of_metadata = once((Owner::Metadata(name.clone()), false, None));
+    let owners = of_table
+        .chain(schema.record.indexes.iter().map(|index| of_index(engine, name, index)))
+        .chain(of_metadata);
+    let tree =
+        |((owner, has_all_rows, extraction), tree)| TableTree { owner, tree, has_all_rows, extraction };
     let trees: Vec<_> = owners.zip(schema.trees().map(|tree| &**tree)).map(tree).collect();
     // A check in one piece waits for purge, too.
     let catches_up = pieces.is_single_piece();
@@ -221,6 +221,16 @@ fn with_trees<'a>(
         let check = |rest| piece(pieces, &trees, rest);
         quiesce::with_table_quiesced(&engine.transactions, space, catches_up, check)
     })
+}
+
+/// The index that a tree is, whether each row has one entry in it, and the extraction of its entries.
+type OfIndex<'t> = (Owner, bool, Option<(Extraction<'t>, bool)>);
+
+fn of_index<'t>(engine: &'t Engine, table: &Arc<str>, index: &'t IndexRecord) -> OfIndex<'t> {
+    let owner = Owner::Index { table: table.clone(), index: index.name.clone() };
+    let extractor = index.extractor.as_ref();
+    let extraction = extractor.map(|extractor| (engine.catalog.extractors().of(extractor), index.unique));
+    (owner, index.form == EntryForm::Terminated, extraction)
 }
 
 /// Verifies every page of every data file, and that the files are those that the records name.

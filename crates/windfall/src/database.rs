@@ -88,6 +88,7 @@ pub struct IndexOptions {
     unique: bool,
     parts: Vec<KeyPart>,
     form: EntryForm,
+    extractor: Option<Arc<str>>,
 }
 
 impl IndexOptions {
@@ -133,6 +134,53 @@ impl IndexOptions {
         Self { form: EntryForm::Supplied { usual: usual_length }, ..Self::default() }
     }
 
+    /// Creates an index with the entries that an extractor makes of each row: of a computed key, of only some of the
+    /// rows, or several of one row. The extractor must have been registered under this name with
+    /// [`Options::extractor`]. Each change of a row then changes its entries; a read of the index finds a row once for
+    /// each of its entries in the range.
+    ///
+    /// When the database is opened without the extractor, the table can be read, also by this index, and is not
+    /// changed: each change of a row fails with [`UsageError::ExtractorMissing`].
+    ///
+    /// The name stands for what the extractor does. One that is to make other entries of the same rows gets another
+    /// name, and the index is created again with it. A change that finds other entries in the index than the extractor
+    /// makes of the row is refused ([`UsageError::ExtractorDiffers`]), and [`Database::check`] compares the entries of
+    /// all rows. `SQLite` and `PostgreSQL` require the same of a function in an index, and do not find it out.
+    ///
+    /// ```
+    /// # fn main() -> windfall::Result<()> {
+    /// # let folder = std::env::temp_dir().join(format!("windfall-extracted-{}", std::process::id()));
+    /// use windfall::{Database, IndexOptions, Options, TableOptions};
+    ///
+    /// // A value is a list of tags.
+    /// let options = Options::default().buffer_pool_size(16 << 20).extractor("tags", |_key, value, entries| {
+    ///     value.split(|byte| *byte == b' ').filter(|tag| !tag.is_empty()).for_each(|tag| entries.add((tag,)));
+    ///     Ok(())
+    /// });
+    /// let db = Database::open(&folder, options)?;
+    /// let by_tag = TableOptions::default().index("tag", IndexOptions::extracted("tags"));
+    /// let pages = db.create_table("pages", by_tag)?;
+    /// pages.insert(b"1", b"rust database")?;
+    /// pages.insert(b"2", b"database")?;
+    /// pages.insert(b"3", b"")?;
+    /// let index = pages.index("tag")?;
+    /// let tagged = |tag: &str| Ok(index.get(&index.key((tag.as_bytes(),)))?.count());
+    /// assert_eq!((tagged("database")?, tagged("rust")?, tagged("dat")?), (2, 1, 0));
+    /// pages.put(b"1", b"rust")?;
+    /// assert_eq!(tagged("database")?, 1);
+    /// # db.close()?;
+    /// # std::fs::remove_dir_all(folder).ok();
+    /// # windfall::Result::Ok(())
+    /// # }
+    /// ```
+    ///
+    /// [`UsageError::ExtractorMissing`]: crate::error::UsageError::ExtractorMissing
+    /// [`UsageError::ExtractorDiffers`]: crate::error::UsageError::ExtractorDiffers
+    pub fn extracted(extractor: &str) -> Self {
+        let (form, extractor) = (EntryForm::Composite, Some(extractor.into()));
+        Self { form, extractor, ..Self::default() }
+    }
+
     /// Makes the index unique: no two rows may have the same key. Supplied entries may be exempt
     /// ([`SuppliedEntry::may_repeat`](crate::SuppliedEntry::may_repeat)).
     #[must_use]
@@ -142,8 +190,8 @@ impl IndexOptions {
     }
 
     pub(crate) fn definition(self, name: &str) -> IndexDefinition {
-        let Self { unique, parts, form } = self;
-        IndexDefinition { name: name.to_owned(), unique, key: KeySpec { parts }, form }
+        let Self { unique, parts, form, extractor } = self;
+        IndexDefinition { name: name.to_owned(), unique, key: KeySpec { parts }, form, extractor }
     }
 }
 

@@ -171,7 +171,7 @@ pub use table::Table;
 pub use transaction::{Isolation, LockWaitPolicy, Savepoint, StatementEnd, Transaction, TransactionOptions};
 pub use tx_table::{Access, AutoCommit, InTransaction, TxIndex, TxTable};
 pub use txn::{
-    SuppliedChange, SuppliedEntry, UndoLimitAction,
+    ExtractedEntries, SuppliedChange, SuppliedEntry, UndoLimitAction,
     locks::{
         Deadlock, DeadlockMember, HeldLock, Lock, LockParty, LockWaitObserver, ObservedWait, RowMode,
         RowName, TableMode, WaitOutcome, Waiting,

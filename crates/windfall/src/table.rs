@@ -163,7 +163,7 @@ impl<A: Access> Table<A> {
             self.undo.is_some() == (schema.clustered.space().durability() == Durability::Temporary),
             "the undo of a table is temporary, and the table is not, or the other way round"
         );
-        let secondaries = schema.secondaries_to_change();
+        let secondaries = schema.secondaries_to_change(self.engine.catalog.extractors());
         let keys_of = |value: &[u8]| schema.keys_of(value);
         let noting = schema.row_log.as_ref().map(|row_log| {
             |key: &[u8], before: Option<&[u8]>, after: Option<&[u8]>| row_log.note(key, before, after)

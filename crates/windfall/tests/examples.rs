@@ -4,6 +4,8 @@
 mod partitions;
 #[path = "../examples/queue.rs"]
 mod queue;
+#[path = "../examples/tags.rs"]
+mod tags;
 #[path = "../examples/transfers.rs"]
 mod transfers;
 
@@ -20,6 +22,11 @@ fn transfers_keep_the_sum() {
 #[test]
 fn each_job_is_done_once() {
     ends(queue::run);
+}
+
+#[test]
+fn pages_are_found_by_their_tags() {
+    ends(tags::run);
 }
 
 #[test]

@@ -90,6 +90,66 @@ pub enum UsageError {
         /// The index.
         owner: Owner,
     },
+    /// A change of a table with an index of which the extractor was not registered.
+    #[error(
+        "{owner} has entries that the extractor \"{extractor}\" makes, and the database was opened without it: register it with \
+         Options::extractor, or drop the index; until then the table can be read and not be changed"
+    )]
+    ExtractorMissing {
+        /// The index.
+        owner: Owner,
+        /// The name of the extractor.
+        extractor: Arc<str>,
+    },
+    /// A panic of an extractor.
+    #[error(
+        "the extractor \"{extractor}\" of {owner} has panicked: {what}; nothing was changed: correct the extractor, or keep such \
+         values away from it"
+    )]
+    ExtractorPanicked {
+        /// The index.
+        owner: Owner,
+        /// The name of the extractor.
+        extractor: Arc<str>,
+        /// The text of the panic.
+        what: Arc<str>,
+    },
+    /// An extractor that makes other entries of a row than it did before.
+    #[error(
+        "the extractor \"{extractor}\" makes other entries of this row than {owner} has: it must make the same of the same row \
+         each time; register the one with which the index was created, or drop the index and create it again"
+    )]
+    ExtractorDiffers {
+        /// The index.
+        owner: Owner,
+        /// The name of the extractor.
+        extractor: Arc<str>,
+    },
+    /// Two entries of a row with one key.
+    #[error(
+        "the extractor \"{extractor}\" of {owner} gives one key of a row two payloads: add each key once"
+    )]
+    ExtractedTwice {
+        /// The index.
+        owner: Owner,
+        /// The name of the extractor.
+        extractor: Arc<str>,
+    },
+    /// More entries of a row than a change may have.
+    #[error(
+        "the extractor \"{extractor}\" of {owner} makes entries of {bytes} bytes of one row, with its key in each, and a row may \
+         have at most {limit}: add fewer or shorter ones"
+    )]
+    ExtractedTooMuch {
+        /// The index.
+        owner: Owner,
+        /// The name of the extractor.
+        extractor: Arc<str>,
+        /// The bytes of the entries.
+        bytes: usize,
+        /// The limit in bytes.
+        limit: usize,
+    },
     /// Two entries for one index in one call.
     #[error("{owner} is named twice among the entries of one call: pass one entry for it")]
     EntryTwice {

@@ -244,8 +244,14 @@ impl<'a> Page<'a> {
         if first < last {
             // Several stores in each turn of the loop: they are not made into wider ones.
             let (lines, rest) = self.words[first / WORD..last / WORD].as_chunks::<8>();
-            lines.iter().for_each(|line| line.iter().for_each(|word| word.store(0, Relaxed)));
-            rest.iter().for_each(|word| word.store(0, Relaxed));
+            for line in lines {
+                for word in line {
+                    word.store(0, Relaxed);
+                }
+            }
+            for word in rest {
+                word.store(0, Relaxed);
+            }
         }
         (first.max(last)..end).for_each(|at| self.set_u8(at, 0));
     }

@@ -12,7 +12,8 @@ use super::{
     state::Catalog,
 };
 use crate::{
-    error::{Result, SchemaError, UsageError},
+    error::{Owner, Result, SchemaError, UsageError},
+    sync::Arc,
     txn::EntryForm,
 };
 
@@ -36,13 +37,25 @@ pub struct IndexDefinition {
     pub key: KeySpec,
     /// How its entries come apart.
     pub form: EntryForm,
+    /// The name of the extractor that makes its entries.
+    pub extractor: Option<Arc<str>>,
 }
 
 impl Catalog {
-    /// Refuses an index definition that is invalid for any table.
-    pub(super) fn check_index(&self, index: &IndexDefinition) -> Result<()> {
+    /// Refuses an index definition that is invalid for any table, or that names an extractor that is not registered.
+    pub(super) fn check_index(&self, table: &str, index: &IndexDefinition) -> Result<()> {
         self.check_name(&index.name)?;
-        index.key.check_for(index.form, &index.name)
+        index.key.check_for(index.form, &index.name)?;
+        debug_assert!(
+            index.extractor.is_some() == (index.form == EntryForm::Composite),
+            "an extractor makes the entries of an index that has others, or none does"
+        );
+        if let Some(extractor) = &index.extractor {
+            self.check_name(extractor)?;
+            let owner = || Owner::Index { table: table.into(), index: index.name.as_str().into() };
+            self.extractors.of(extractor).extractor(owner)?;
+        }
+        Ok(())
     }
 
     /// Makes the record of a new table. Long metadata is still to be written.
@@ -58,7 +71,7 @@ impl Catalog {
     ) -> Result<TableRecord> {
         let mut indexes = Vec::with_capacity(definition.indexes.len());
         for (n, index) in definition.indexes.iter().enumerate() {
-            self.check_index(index)?;
+            self.check_index("the new table", index)?;
             if definition.indexes[..n].iter().any(|other| other.name == index.name) {
                 let (table, index) = ("the new table".into(), index.name.as_str().into());
                 return Err(SchemaError::IndexExists { table, index }.into());
@@ -84,6 +97,7 @@ impl Catalog {
             space: self.transactions.ids().space()?,
             unique: index.unique,
             form: index.form,
+            extractor: index.extractor.clone(),
             key: index.key.clone(),
         })
     }

@@ -2,7 +2,7 @@
 //!
 //! **Purpose.** Collects entries, and makes those of rows that exist. The entries of most indexes are made of the rows'
 //! values. For an index of which the caller supplies the entries, a function of the caller makes them, given the key of
-//! a row and the first bytes of its value.
+//! a row and the first bytes of its value. The extractor of an index makes those of its rows, as in each change of one.
 //!
 //! The function is called again for a row whenever that may have changed, possibly with the key latch of the row, so it
 //! must give the same entry for the same row. What it calls in the database counts as called from within a call on the
@@ -17,6 +17,8 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
+use smallvec::{SmallVec, smallvec};
+
 use super::{
     record::IndexRecord,
     row_log::row_of_note,
@@ -27,7 +29,7 @@ use crate::{
     store::Tree,
     sync::{Arc, CountedInside},
     txn::{
-        EntryForm,
+        EntryForm, Extraction,
         row::{ENTRY_VALUE_MAX, Entry, SuppliedEntry, check_length},
     },
 };
@@ -96,28 +98,30 @@ pub(super) struct EntryMaker<'a, 'f> {
     index: &'a IndexRecord,
     tree: &'a Tree,
     function: Option<RefCell<Function<'a, 'f>>>,
+    extraction: Option<Extraction<'a>>,
 }
 
 impl<'a, 'f> EntryMaker<'a, 'f> {
     /// Makes the entries of an index of this table, in this tree. Without a function it makes none of an index of which
-    /// the caller supplies the entries.
+    /// the caller supplies the entries, and without an extraction none of one of which an extractor makes them.
     pub(super) fn new(
         table: &'a str,
         index: &'a IndexRecord,
         tree: &'a Tree,
         make: Option<&'a mut MakeEntry<'f>>,
+        extraction: Option<Extraction<'a>>,
     ) -> Self {
         debug_assert!(
-            index.form != EntryForm::Terminated || make.is_none(),
-            "a function makes the entries of an index, which are made of the value"
+            matches!(index.form, EntryForm::Supplied { .. }) || make.is_none(),
+            "a function makes the entries of an index, which are made otherwise"
         );
         let function = |make| RefCell::new(Function { make, made: MadeEntry::default(), panic: None });
-        Self { table, index, tree, function: make.map(function) }
+        Self { table, index, tree, function: make.map(function), extraction }
     }
 
-    /// Returns whether a function of the caller makes the entries.
-    pub(super) fn has_function(&self) -> bool {
-        self.function.is_some()
+    /// Returns whether the row log notes rows for this index, and not entries: it does not make these itself.
+    pub(super) fn notes_rows(&self) -> bool {
+        self.index.form != EntryForm::Terminated
     }
 
     /// Returns the index, for messages.
@@ -125,12 +129,22 @@ impl<'a, 'f> EntryMaker<'a, 'f> {
         Owner::Index { table: self.table.into(), index: self.index.name.clone() }
     }
 
-    /// Returns the entry of a row with a value that begins with these bytes; `None` if the row is not in the index. The
-    /// entry may not fit the index ([`EntryMaker::check`]).
+    /// Returns the entries of a row with a value that begins with these bytes; an extractor may make several. They may
+    /// not fit the index ([`EntryMaker::check`]).
     ///
     /// # Errors
-    /// Those of the caller's function; a payload that is too long.
-    pub(super) fn entry(&self, row: &[u8], value: &[u8]) -> Result<Option<Entry>> {
+    /// Those of the caller's function, and of the extractor; a payload that is too long.
+    pub(super) fn entries(&self, row: &[u8], value: &[u8]) -> Result<SmallVec<[Entry; 1]>> {
+        match &self.extraction {
+            Some(extraction) => {
+                let owner = || self.owner();
+                Ok(extraction.entries(self.tree, self.index.unique, row, value, owner)?.into())
+            }
+            None => Ok(self.entry(row, value)?.into_iter().collect()),
+        }
+    }
+
+    fn entry(&self, row: &[u8], value: &[u8]) -> Result<Option<Entry>> {
         let IndexRecord { key, unique, form, .. } = self.index;
         let Some(function) = &self.function else {
             assert!(*form == EntryForm::Terminated, "no function makes the entries that the caller supplies");
@@ -174,7 +188,9 @@ impl<'a, 'f> EntryMaker<'a, 'f> {
     pub(super) fn value_limit(&self) -> usize {
         match self.index.form {
             EntryForm::Terminated => 0,
-            EntryForm::Supplied { .. } => self.tree.inline_limit().min(ENTRY_VALUE_MAX),
+            EntryForm::Supplied { .. } | EntryForm::Composite => {
+                self.tree.inline_limit().min(ENTRY_VALUE_MAX)
+            }
         }
     }
 
@@ -210,17 +226,17 @@ impl<'a, 'f> EntryMaker<'a, 'f> {
         Ok(EntryKey::new(key, parts.index.len()))
     }
 
-    /// Returns the key of the entry that a note of the row log says may have changed. A note of a row has the entry
-    /// that the function makes of it, if any.
+    /// Returns the keys of the entries that a note of the row log says may have changed. A note of a row has those that
+    /// the function or the extractor makes of it.
     ///
     /// # Errors
-    /// As [`EntryMaker::entry`].
-    pub(super) fn key_of_note(&self, note: &[u8]) -> Result<Option<EntryKey>> {
-        if self.function.is_none() {
-            return self.key_in_tree(note, &[]).map(Some);
+    /// As [`EntryMaker::entries`].
+    pub(super) fn keys_of_note(&self, note: &[u8]) -> Result<SmallVec<[EntryKey; 1]>> {
+        if !self.notes_rows() {
+            return Ok(smallvec![self.key_in_tree(note, &[])?]);
         }
         let (row, value) = row_of_note(note);
-        Ok(self.entry(row, value)?.as_ref().map(EntryKey::from))
+        Ok(self.entries(row, value)?.iter().map(EntryKey::from).collect())
     }
 
     fn invalid(&self) -> Error {
@@ -232,7 +248,7 @@ impl<'a, 'f> EntryMaker<'a, 'f> {
     /// are of different rows.
     pub(super) fn of_equal_entries(&self, error: Error) -> Error {
         match error {
-            error if self.index.form == EntryForm::Terminated => error,
+            error if !matches!(self.index.form, EntryForm::Supplied { .. }) => error,
             Error::Schema(SchemaError::DuplicateInputKey { .. })
             | Error::Usage(UsageError::KeysMustAscend) => {
                 UsageError::EntryOfOtherRow { owner: self.owner() }.into()

@@ -26,18 +26,28 @@ pub fn table_seeds() -> Vec<Vec<u8>> {
         name: format!("index {n}").into(),
         space: SpaceId(n),
         unique: n.is_multiple_of(2),
-        form: if parts.is_empty() { EntryForm::Supplied { usual: 4 } } else { EntryForm::Terminated },
+        form: match n {
+            93 => EntryForm::Composite,
+            _ if parts.is_empty() => EntryForm::Supplied { usual: 4 },
+            _ => EntryForm::Terminated,
+        },
+        extractor: (n == 93).then(|| "tags".into()),
         key: KeySpec { parts },
     };
     let parts = vec![KeyPart::Value { offset: 3, length: 4 }, KeyPart::Field { number: 9 }];
-    [vec![], vec![index(91, parts)], vec![index(91, vec![]), index(92, vec![KeyPart::Field { number: 0 }])]]
-        .into_iter()
-        .map(|indexes| {
-            let metadata = match indexes.len() {
-                1 => Metadata::Long(SpaceId(99)),
-                n => Metadata::Inline(b"rows\x01anything"[..n * 5].to_vec()),
-            };
-            TableRecord { id: 4, version: 7, clustered: SpaceId(90), metadata, indexes }.encode()
-        })
-        .collect()
+    [
+        vec![],
+        vec![index(91, parts)],
+        vec![index(91, vec![]), index(92, vec![KeyPart::Field { number: 0 }])],
+        vec![index(93, vec![])],
+    ]
+    .into_iter()
+    .map(|indexes| {
+        let metadata = match indexes.len() {
+            1 => Metadata::Long(SpaceId(99)),
+            n => Metadata::Inline(b"rows\x01anything"[..n * 5].to_vec()),
+        };
+        TableRecord { id: 4, version: 7, clustered: SpaceId(90), metadata, indexes }.encode()
+    })
+    .collect()
 }

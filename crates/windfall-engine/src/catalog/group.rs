@@ -317,7 +317,7 @@ impl<'t, 'c> Drafts<'t, 'c> {
                     self.catalog.check_name(to)?;
                 }
                 let added = changes.add_indexes.iter().map(|index| {
-                    self.catalog.check_index(index)?;
+                    self.catalog.check_index(name, index)?;
                     self.catalog.new_index(index)
                 });
                 let added = added.collect::<Result<Vec<_>>>()?;
@@ -387,7 +387,7 @@ impl<'t, 'c> Drafts<'t, 'c> {
                 return Err(UsageError::IndexInGroup { table, index }.into());
             }
             // A function without an index that needs it is a mistake.
-            let is_supplied = |index: &IndexRecord| index.form != EntryForm::Terminated;
+            let is_supplied = |index: &IndexRecord| matches!(index.form, EntryForm::Supplied { .. });
             let needs_none = !indexes.iter().any(is_supplied);
             for index in &indexes {
                 let has_function = makes_entries && (is_supplied(index) || needs_none);

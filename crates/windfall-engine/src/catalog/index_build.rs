@@ -182,14 +182,13 @@ impl Catalog {
         let mut functions: Vec<_> = indexes.iter().map(|index| function_of(index, make.as_ref())).collect();
         let mut makers = Vec::with_capacity(indexes.len());
         for ((index, tree), function) in indexes.iter().zip(trees).zip(&mut functions) {
-            makers.push(EntryMaker::new(name, index, tree, function.as_deref_mut()));
+            let extraction = index.extractor.as_ref().map(|extractor| self.extractors.of(extractor));
+            makers.push(EntryMaker::new(name, index, tree, function.as_deref_mut(), extraction));
         }
-        let key_of = |maker: &EntryMaker<'_, '_>, index: &IndexRecord| {
-            if maker.has_function() { None } else { Some(index.key.clone()) }
-        };
-        let filled = makers.iter().zip(indexes).zip(trees);
-        let filled =
-            filled.map(|((maker, index), tree)| FilledTree { tree: tree.clone(), key: key_of(maker, index) });
+        let filled = makers.iter().zip(indexes).zip(trees).map(|((maker, index), tree)| FilledTree {
+            tree: tree.clone(),
+            key: (!maker.notes_rows()).then(|| index.key.clone()),
+        });
         let (bounds, env) = (self.pause.bounds(), self.pool.context().env.clone());
         let row_log = Arc::new(RowLog::new(filled.collect(), bounds.most, env));
         let _following = self.transactions.followers().follow(table.space(), row_log.clone());
@@ -235,6 +234,6 @@ fn function_of<'f>(
     index: &'f IndexRecord,
     make: Option<&'f RefCell<&'f mut MakeEntryOf<'_>>>,
 ) -> Option<Box<MakeEntry<'f>>> {
-    let make = make.filter(|_| index.form != EntryForm::Terminated)?;
+    let make = make.filter(|_| matches!(index.form, EntryForm::Supplied { .. }))?;
     Some(Box::new(|row, value, entry| (*make.borrow_mut())(&index.name, row, value, entry)))
 }

@@ -115,15 +115,18 @@ impl fmt::Display for KeyPart {
 }
 
 impl KeySpec {
-    /// As [`KeySpec::check`], and refuses parts of an index of which the caller supplies the entries.
+    /// As [`KeySpec::check`], and refuses parts of an index of which the entries are not made of them.
     ///
     /// # Errors
     /// [`SchemaError::AmbiguousKey`], [`UsageError::Option`].
     pub(super) fn check_for(&self, form: EntryForm, index: &str) -> Result<()> {
         if form != EntryForm::Terminated && !self.parts.is_empty() {
-            let what =
-                format!("the caller supplies the entries of index {index}: leave out the parts of the value");
-            return Err(UsageError::Option { name: "IndexOptions::supplied", what: what.into() }.into());
+            let (name, maker) = match form {
+                EntryForm::Composite => ("IndexOptions::extracted", "an extractor makes"),
+                _ => ("IndexOptions::supplied", "the caller supplies"),
+            };
+            let what = format!("{maker} the entries of index {index}: leave out the parts of the value");
+            return Err(UsageError::Option { name, what: what.into() }.into());
         }
         self.check(index)
     }
@@ -196,8 +199,10 @@ pub(super) fn check_makes_entries(
 ) -> Result<()> {
     let owner = || Owner::Index { table: table.into(), index: index.into() };
     match (form, has_function) {
-        (EntryForm::Terminated, false) | (EntryForm::Supplied { .. }, true) => Ok(()),
-        (EntryForm::Terminated, true) => Err(UsageError::EntryNotSupplied { owner: owner() }.into()),
+        (EntryForm::Terminated | EntryForm::Composite, false) | (EntryForm::Supplied { .. }, true) => Ok(()),
+        (EntryForm::Terminated | EntryForm::Composite, true) => {
+            Err(UsageError::EntryNotSupplied { owner: owner() }.into())
+        }
         (EntryForm::Supplied { .. }, false) => Err(UsageError::EntriesUnknown { owner: owner() }.into()),
     }
 }

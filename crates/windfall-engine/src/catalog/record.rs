@@ -22,6 +22,7 @@
 //! | each: name `text`, tablespace `u64`, unique `u8`, form of its entries `u8` | |
 //! | form 0: number of key parts `u16`, each: kind `u8`, two `u32` | |
 //! | form 1, supplied entries: usual length of the index part `u16` | |
+//! | form 2, extracted entries: name of the extractor `text` | |
 
 use std::collections::BTreeSet;
 
@@ -69,7 +70,9 @@ pub struct IndexRecord {
     pub unique: bool,
     /// How its entries come apart.
     pub form: EntryForm,
-    /// The parts of the index key; none if the caller supplies the entries.
+    /// The name of the extractor that makes the entries.
+    pub extractor: Option<Arc<str>>,
+    /// The parts of the index key; none if the entries are not made of them.
     pub key: KeySpec,
 }
 
@@ -142,7 +145,10 @@ impl TableRecord {
     pub fn encode(&self) -> Vec<u8> {
         // The exact length: 64 bytes per index would be more than most need, and every change of a definition would pay
         // for it.
-        let of_index = |index: &IndexRecord| 16 + index.name.len() + 9 * index.key.parts.len();
+        let of_index = |index: &IndexRecord| {
+            let of_extractor = index.extractor.as_ref().map_or(0, |extractor| 2 + extractor.len());
+            16 + index.name.len() + of_extractor + 9 * index.key.parts.len()
+        };
         let of_metadata = match &self.metadata {
             Metadata::Inline(bytes) => bytes.len(),
             Metadata::Long(_) => size_of::<u64>(),
@@ -167,12 +173,16 @@ impl TableRecord {
             out.push(u8::from(index.unique));
             debug_assert!(
                 index.form == EntryForm::Terminated || index.key.parts.is_empty(),
-                "the entries of an index are supplied, and made of the value as well"
+                "the entries of an index are not made of the value, and made of it as well"
             );
             match index.form {
                 EntryForm::Supplied { usual } => {
                     out.push(1);
                     out.extend_from_slice(&usual.to_le_bytes());
+                }
+                EntryForm::Composite => {
+                    out.push(2);
+                    put_bytes(&mut out, index.extractor.as_deref().unwrap_or_default().as_bytes());
                 }
                 EntryForm::Terminated => {
                     out.push(0);
@@ -228,9 +238,14 @@ impl TableRecord {
                 _ => return None,
             };
             let mut parts = Vec::new();
+            let mut extractor = None;
             let (form, count) = match from.u8()? {
                 0 => (EntryForm::Terminated, from.u16()?),
                 1 => (EntryForm::Supplied { usual: from.u16()? }, 0),
+                2 => {
+                    extractor = Some(core::str::from_utf8(from.bytes()?).ok()?.into());
+                    (EntryForm::Composite, 0)
+                }
                 _ => return None,
             };
             for _ in 0..count {
@@ -241,7 +256,7 @@ impl TableRecord {
                     _ => return None,
                 });
             }
-            indexes.push(IndexRecord { name, space, unique, form, key: KeySpec { parts } });
+            indexes.push(IndexRecord { name, space, unique, form, extractor, key: KeySpec { parts } });
         }
         let record = Self { id, version, clustered, metadata, indexes };
         (from.0.is_empty() && record.names_each_tree_once()).then_some(record)
@@ -267,7 +282,12 @@ mod tests {
             name: format!("index {n}").into(),
             space: SpaceId(n),
             unique: n.is_multiple_of(2),
-            form: if n == 93 { EntryForm::Supplied { usual: 300 } } else { EntryForm::Terminated },
+            form: match n {
+                93 => EntryForm::Supplied { usual: 300 },
+                94 => EntryForm::Composite,
+                _ => EntryForm::Terminated,
+            },
+            extractor: (n == 94).then(|| "tags".into()),
             key: KeySpec { parts },
         };
         let parts = vec![KeyPart::Value { offset: 3, length: 4 }, KeyPart::Field { number: 9 }];
@@ -276,9 +296,9 @@ mod tests {
             version: 7,
             clustered: SpaceId(90),
             metadata: Metadata::Inline(b"anything".to_vec()),
-            indexes: vec![index(91, parts), index(92, vec![]), index(93, vec![])],
+            indexes: vec![index(91, parts), index(92, vec![]), index(93, vec![]), index(94, vec![])],
         };
-        let long = TableRecord { metadata: Metadata::Long(SpaceId(94)), ..record.clone() };
+        let long = TableRecord { metadata: Metadata::Long(SpaceId(95)), ..record.clone() };
         for record in [record, long] {
             comes_back(&record);
         }

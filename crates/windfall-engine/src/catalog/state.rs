@@ -31,7 +31,7 @@ use crate::{
     },
     system::{KEY_ON_STACK, Key, SystemTree, TABLE},
     tree::hash::{HashBudget, TreeHash},
-    txn::Transactions,
+    txn::{Extractors, Transactions},
 };
 
 /// Tablespaces that a statement is filling; they are removed from the catalog's list when this is dropped.
@@ -63,6 +63,8 @@ pub struct Catalog {
     pub(super) budget: Arc<HashBudget>,
     /// Whether new trees get a hash index.
     pub(super) hashed: AtomicBool,
+    /// The extractors that the application has registered.
+    pub(super) extractors: Extractors,
     /// Tablespaces that statements are filling.
     pub(super) making: Mutex<BTreeSet<SpaceId>>,
     /// Points within statements at which a test acts.
@@ -100,7 +102,7 @@ impl Catalog {
         system: Arc<SystemTree>,
         transactions: Arc<Transactions>,
         budget: Arc<HashBudget>,
-        hashed: bool,
+        (hashed, extractors): (bool, Extractors),
         attach: &mut dyn FnMut(SpaceId) -> Result<Arc<Space>>,
     ) -> Result<Self> {
         let names = Names::new(pool.context().env.clone());
@@ -112,6 +114,7 @@ impl Catalog {
             retired: Retired::default(),
             budget,
             hashed: AtomicBool::new(hashed),
+            extractors,
             making: Mutex::new(Rank::Leaf, BTreeSet::new()),
             pause: Pause::default(),
         };
@@ -173,6 +176,11 @@ impl Catalog {
     /// more.
     pub fn free_step(&self) -> bool {
         self.retired.free_step()
+    }
+
+    /// Returns the extractors that the application has registered.
+    pub fn extractors(&self) -> &Extractors {
+        &self.extractors
     }
 
     /// Returns the number of tables.

@@ -26,7 +26,7 @@ use crate::{
     },
     tablespace::CounterKind,
     tree::store::HashIndex as _,
-    txn::{EntryForm, Secondary},
+    txn::{EntryForm, Extractors, Secondary},
 };
 
 /// The table schema at one time: its record and its trees.
@@ -62,7 +62,7 @@ impl TableSchema {
     }
 
     /// Returns its secondary trees, for a change of a row.
-    pub fn secondaries_to_change(&self) -> Vec<Secondary<'_>> {
+    pub fn secondaries_to_change<'a>(&'a self, extractors: &'a Extractors) -> Vec<Secondary<'a>> {
         let indexes = self.secondaries.iter().zip(&self.record.indexes);
         indexes
             .map(|(tree, index)| Secondary {
@@ -70,6 +70,7 @@ impl TableSchema {
                 unique: index.unique,
                 name: &index.name,
                 form: index.form,
+                extraction: index.extractor.as_ref().map(|extractor| extractors.of(extractor)),
             })
             .collect()
     }
@@ -82,7 +83,7 @@ impl TableSchema {
     pub fn keys_of(&self, value: &[u8]) -> Result<Vec<Option<Vec<u8>>>> {
         let key_of = |index: &IndexRecord| match index.form {
             EntryForm::Terminated => index.key.whole_key_of(value).map(Some),
-            EntryForm::Supplied { .. } => Ok(None),
+            EntryForm::Supplied { .. } | EntryForm::Composite => Ok(None),
         };
         self.record.indexes.iter().map(key_of).collect()
     }

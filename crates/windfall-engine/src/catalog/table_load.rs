@@ -240,7 +240,7 @@ impl<'a> TableLoader<'a> {
         value: &[u8],
         supplied: Option<&[SuppliedChange<'_>]>,
     ) -> Result<()> {
-        let Self { name, schema, entries, .. } = self;
+        let Self { catalog, name, schema, entries, .. } = self;
         let tree = &schema.clustered;
         check_length(tree, key.len(), Owner::default)?;
         let (length, limit) = (value.len() as u64, VALUE_BYTES_MAX);
@@ -253,7 +253,7 @@ impl<'a> TableLoader<'a> {
         let target = RowTarget {
             name,
             clustered: tree,
-            secondaries: &schema.secondaries_to_change(),
+            secondaries: &schema.secondaries_to_change(&catalog.extractors),
             keys_of: &|value| schema.keys_of(value),
             temporary: None,
             watch: None,
@@ -328,7 +328,7 @@ impl<'a> TableLoader<'a> {
 
 /// Returns what collects the entries of an index of this table.
 fn maker<'s>(table: &'s str, schema: &'s TableSchema, n: usize) -> EntryMaker<'s, 's> {
-    EntryMaker::new(table, &schema.record.indexes[n], &schema.secondaries[n], None)
+    EntryMaker::new(table, &schema.record.indexes[n], &schema.secondaries[n], None, None)
 }
 
 /// Writes the number of rows to the header of a clustered tree.

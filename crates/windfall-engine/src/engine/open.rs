@@ -206,7 +206,7 @@ impl Engine {
             system.clone(),
             transactions.clone(),
             budget.clone(),
-            options.hash_index,
+            (options.hash_index, options.extractors.clone()),
             &mut |space| attacher.attach(space),
         )?;
         pool.sync_created_files()?;

@@ -16,6 +16,7 @@ use super::{
     },
 };
 use crate::{
+    composite::{CompositeKey, END},
     ids::{PageNo, SpaceId, TrxId, UndoPos},
     page::EntryHeader,
 };
@@ -73,11 +74,15 @@ pub fn key(data: &[u8]) {
     }
     // The first half is the key of an entry, and the second its value.
     let (entry, value) = data.split_at(data.len() / 2);
-    for form in [EntryForm::Terminated, EntryForm::Supplied { usual: 2 }] {
+    for form in [EntryForm::Terminated, EntryForm::Supplied { usual: 2 }, EntryForm::Composite] {
         if let Some(EntryParts { index, row, payload }) = form.split(entry, value) {
             assert_eq!([index, row].concat(), entry);
             assert_eq!(form.value_of(index, payload), value);
-            assert!(form.start_of(form.index_key(index, &mut Vec::new())) == index);
+            let mut start = form.start_of(form.index_key(index, &mut Vec::new()));
+            if form == EntryForm::Composite {
+                start.push(END);
+            }
+            assert_eq!(start, index);
         }
     }
     if let Some((stream, slice)) = slice_of(data) {
@@ -88,7 +93,9 @@ pub fn key(data: &[u8]) {
 /// Returns keys of entries and of slices.
 pub fn key_seeds() -> Vec<Vec<u8>> {
     let supplied = b"town\x04\0pay".to_vec();
+    let extracted = [&CompositeKey::of(("town", 4))[..], &[END], b"rpayload of this row"].concat();
     vec![
+        extracted,
         entry_key(b"town", b"row"),
         entry_key(b"a\0b\xff", b"\0"),
         entry_key(b"", b""),

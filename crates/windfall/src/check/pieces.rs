@@ -22,7 +22,7 @@
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use super::{CheckReport, CheckedTree};
+use super::{CheckReport, CheckedTree, extracted};
 use crate::{
     buffer::Space,
     engine::Engine,
@@ -33,7 +33,7 @@ use crate::{
     sync::{Arc, Event, LongWork},
     tablespace,
     tree::{PageSet, Walk},
-    txn::trx::quiesce::Quiesced,
+    txn::{Extraction, trx::quiesce::Quiesced},
 };
 
 /// The longest time for which a table is released between two pieces.
@@ -45,8 +45,11 @@ pub(super) struct TableTree<'t> {
     /// The table, or its index.
     pub owner: Owner,
     pub tree: &'t Tree,
-    /// Whether each row of the table has an entry here: not in an index of which the caller supplies the entries.
+    /// Whether each row of the table has one entry here: not in an index of which the caller supplies the entries or an
+    /// extractor makes them.
     pub has_all_rows: bool,
+    /// The extraction of the entries of an index, and whether it is unique.
+    pub extraction: Option<(Extraction<'t>, bool)>,
 }
 
 /// A table under check.
@@ -248,7 +251,26 @@ impl<'a> Pieces<'a> {
                 })),
             }
         }
+        // As with the counts: the entries are compared with rows of the same moment.
+        if self.so_far == 1 && has_ended && !self.is_interrupted && rest.has_whole_rows {
+            self.compare_extracted(report, trees);
+        }
         has_ended
+    }
+
+    /// Compares the entries of indexes with what their extractors make of the rows.
+    fn compare_extracted(&mut self, report: &mut CheckReport, trees: &[TableTree<'_>]) {
+        for index in trees {
+            let Some(extraction) = index.extraction else { continue };
+            match extracted::compare(&trees[0], index, extraction) {
+                Ok(difference) => report.findings.extend(difference),
+                Err(Error::Lock(LockError::Interrupted)) => {
+                    self.is_interrupted = true;
+                    return;
+                }
+                Err(error) => report.finding(error.of(|_| index.owner.clone()).to_string()),
+            }
+        }
     }
 
     /// Checks some more pages of one tree. Returns its progress, and adds the number of its entries to `counts` when
@@ -256,7 +278,7 @@ impl<'a> Pieces<'a> {
     fn check_piece_of(
         &mut self,
         report: &mut CheckReport,
-        &TableTree { ref owner, tree, has_all_rows }: &TableTree<'_>,
+        &TableTree { ref owner, tree, has_all_rows, .. }: &TableTree<'_>,
         stage: Stage,
         left: &mut usize,
         counts: &mut Vec<(Owner, u64)>,

@@ -167,7 +167,9 @@ impl Cursor {
             Some(EntryForm::Terminated) if wanted.has_condition() => {
                 wanted.evaluate(self.entries.key(), self.entries.value()).map(Some)
             }
-            Some(EntryForm::Supplied { .. }) if wanted.has_condition() && !scope.locks_gaps() => {
+            Some(EntryForm::Supplied { .. } | EntryForm::Composite)
+                if wanted.has_condition() && !scope.locks_gaps() =>
+            {
                 let _call = self.table.enter()?;
                 self.tree.space().check_live()?;
                 let trx = scope.running(inner);

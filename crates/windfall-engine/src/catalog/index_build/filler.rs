@@ -285,10 +285,12 @@ impl<'c, 'a, 'f> IndexFiller<'c, 'a, 'f> {
     fn collect_row(&self, row: &[u8], value: &[u8], entries: &mut Collected) -> Result<()> {
         for (at, entries) in self.trees.iter().zip(entries) {
             self.work_on(at);
-            match at.maker.entry(row, value)? {
-                Some(entry) if at.maker.check(&entry, value).is_ok() => at.maker.collect(entry, entries),
-                Some(entry) => self.refuse_unfit(at, &EntryKey::from(&entry))?,
-                None => {}
+            for entry in at.maker.entries(row, value)? {
+                if at.maker.check(&entry, value).is_ok() {
+                    at.maker.collect(entry, entries);
+                } else {
+                    self.refuse_unfit(at, &EntryKey::from(&entry))?;
+                }
             }
         }
         Ok(())
@@ -426,11 +428,9 @@ impl<'c, 'a, 'f> IndexFiller<'c, 'a, 'f> {
             Noted::Entry(place) => &self.trees[place..=place],
             Noted::Row => &self.trees[..],
         };
-        for at in trees.iter().filter(|at| at.maker.has_function() == (*noted == Noted::Row)) {
+        for at in trees.iter().filter(|at| at.maker.notes_rows() == (*noted == Noted::Row)) {
             self.work_on(at);
-            if let Some(key) = at.maker.key_of_note(bytes)? {
-                take(at, key)?;
-            }
+            at.maker.keys_of_note(bytes)?.into_iter().try_for_each(|key| take(at, key))?;
         }
         Ok(())
     }
@@ -591,7 +591,8 @@ impl<'c, 'a, 'f> IndexFiller<'c, 'a, 'f> {
         if header.is_none_or(EntryHeader::is_deleted) {
             return Ok(EntryState::Absent);
         }
-        let Some(entry) = at.maker.entry(key.row(), &value)?.filter(|entry| key.is_of(entry)) else {
+        let entries = at.maker.entries(key.row(), &value)?;
+        let Some(entry) = entries.into_iter().find(|entry| key.is_of(entry)) else {
             return Ok(EntryState::Absent);
         };
         match at.maker.check(&entry, &value) {

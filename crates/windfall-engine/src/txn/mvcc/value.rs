@@ -54,12 +54,7 @@ pub fn resolve(tree: &Tree, key: &[u8], header: EntryHeader, out: &mut Vec<u8>) 
 ///
 /// # Errors
 /// As [`get`].
-pub(crate) fn resolve_indexed(
-    tree: &Tree,
-    key: &[u8],
-    header: EntryHeader,
-    out: &mut Vec<u8>,
-) -> Result<bool> {
+pub fn resolve_indexed(tree: &Tree, key: &[u8], header: EntryHeader, out: &mut Vec<u8>) -> Result<bool> {
     if header.is_overflow() { long_value(tree, key, out, Some(INDEXED_BYTES)) } else { Ok(true) }
 }
 

@@ -177,7 +177,8 @@ fn try_change<'e: 't, 't>(
         );
         plan::plan(trx, latch, target, key, [before, after], edit.entries, &mut plan)?;
         debug_assert!(
-            plan.planned.len() <= 2 * target.secondaries.len(),
+            plan.planned.len() <= 2 * target.secondaries.len()
+                || target.secondaries.iter().any(|secondary| secondary.extraction.is_some()),
             "a change touches more than the old and the new entry of each index"
         );
         if let Some(watch) = target.watch {

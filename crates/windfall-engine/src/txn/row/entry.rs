@@ -2,10 +2,11 @@
 //!
 //! **Purpose.** The key of an entry is its *index part*, then the row's key. The index part of most indexes is made of
 //! the row's value, and ends with a terminator ([`secondary`]). Of other indexes the caller supplies it with each
-//! change of a row, as bytes that are stored as they are, with a payload that covering reads return.
+//! change of a row, as bytes that are stored as they are, with a payload that covering reads return. Of others an
+//! extractor makes it ([`extract`](super::extract)): a composite key and its end, also with a payload.
 //!
 //! **Invariants.** An entry comes apart where it was put together (tests: `supplied_entries_come_apart_again`,
-//! `entries_are_in_order_and_come_apart_again`).
+//! `entries_are_in_order_and_come_apart_again`, `extracted_entries_are_in_order_and_each_is_there_once`).
 //!
 //! **Reasons.** The index parts that a caller supplies must be self-delimiting: none is a proper prefix of another one.
 //! Then entries are in the order of their index parts, and of their rows' keys where these are equal. The engine could
@@ -15,7 +16,8 @@
 //!
 //! # The value of an entry
 //!
-//! In an index with terminators it is empty. In an index with supplied entries it is empty as well if the index part
+//! In an index with terminators it is empty, and in one with extracted entries it is the payload. In an index with
+//! supplied entries it is empty as well if the index part
 //! has the *usual length* of the index and there is no payload, and else:
 //!
 //! | size | field |
@@ -24,7 +26,10 @@
 //! | | payload |
 
 use super::secondary;
-use crate::error::{Owner, Result, UsageError};
+use crate::{
+    composite,
+    error::{Owner, Result, UsageError},
+};
 
 /// Bytes of the length in the value of a supplied entry.
 const LENGTH_BYTES: usize = 2;
@@ -34,6 +39,11 @@ const LENGTH_BYTES: usize = 2;
 pub const PAYLOAD_MAX: usize = 1024;
 /// The greatest length of the value of an entry in bytes.
 pub const ENTRY_VALUE_MAX: usize = LENGTH_BYTES + PAYLOAD_MAX;
+
+/// Returns the greatest length of a payload in a tree in which a value has at most `inline_limit` bytes.
+pub(super) fn payload_limit(inline_limit: usize) -> usize {
+    PAYLOAD_MAX.min(inline_limit - LENGTH_BYTES)
+}
 
 /// How the entries of a secondary tree come apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,6 +56,8 @@ pub enum EntryForm {
         /// The usual length.
         usual: u16,
     },
+    /// An extractor makes the index part, which is a composite key with its end.
+    Composite,
 }
 
 /// The parts of an entry.
@@ -66,6 +78,10 @@ impl EntryForm {
             Self::Terminated => {
                 let index = secondary::index_part_of(key).filter(|_| value.is_empty())?;
                 return Some(EntryParts { index, row: &key[index.len()..], payload: &[] });
+            }
+            Self::Composite => {
+                let (index, row) = composite::split_at_end(key)?;
+                return Some(EntryParts { index, row, payload: value });
             }
             Self::Supplied { usual } if value.is_empty() => (usual, &[][..]),
             Self::Supplied { usual } => {
@@ -90,6 +106,10 @@ impl EntryForm {
                 buffer.clear();
                 index
             }
+            Self::Composite => {
+                buffer.clear();
+                index.strip_suffix(&[composite::END]).unwrap_or(index)
+            }
         }
     }
 
@@ -98,15 +118,16 @@ impl EntryForm {
         match self {
             Self::Terminated => index_bytes.saturating_sub(secondary::END.len()),
             Self::Supplied { .. } => index_bytes,
+            Self::Composite => index_bytes.saturating_sub(1),
         }
     }
 
-    /// Returns the lower bound of the entries with this index key and greater ones. For supplied entries it may be any
-    /// first bytes of them.
+    /// Returns the lower bound of the entries with this index key and greater ones. For supplied and extracted entries
+    /// it may be any first bytes of them.
     pub fn start_of(self, index_key: &[u8]) -> Vec<u8> {
         match self {
             Self::Terminated => secondary::prefix_of(index_key),
-            Self::Supplied { .. } => index_key.to_vec(),
+            Self::Supplied { .. } | Self::Composite => index_key.to_vec(),
         }
     }
 
@@ -119,10 +140,11 @@ impl EntryForm {
         Some(bound)
     }
 
-    /// Returns the value of a supplied entry.
+    /// Returns the value of an entry.
     pub fn value_of(self, index: &[u8], payload: &[u8]) -> Vec<u8> {
         match self {
             Self::Terminated => Vec::new(),
+            Self::Composite => payload.to_vec(),
             Self::Supplied { usual } if index.len() == usize::from(usual) && payload.is_empty() => Vec::new(),
             Self::Supplied { .. } => {
                 let length = u16::try_from(index.len()).expect("the key limit is below 64 KiB");
@@ -216,7 +238,7 @@ impl Entry {
         owner: impl FnOnce() -> Owner,
     ) -> Result<Self> {
         let SuppliedEntry { key, payload, may_repeat } = *supplied;
-        let limit = PAYLOAD_MAX.min(inline_limit - LENGTH_BYTES);
+        let limit = payload_limit(inline_limit);
         if payload.len() > limit {
             let length = payload.len();
             return Err(UsageError::PayloadTooLong { owner: owner(), length, limit }.into());
@@ -258,7 +280,7 @@ mod tests {
 
         #[test]
         fn the_entries_of_an_index_key_are_between_its_bounds(one in bytes(6), other in bytes(6), row in bytes(4)) {
-            for form in [EntryForm::Terminated, EntryForm::Supplied { usual: 1 }] {
+            for form in [EntryForm::Terminated, EntryForm::Supplied { usual: 1 }, EntryForm::Composite] {
                 let entry = [form.start_of(&other), row.clone()].concat();
                 let (start, end) = (form.start_of(&one), form.end_of(&one));
                 let is_between = start <= entry && end.as_ref().is_none_or(|end| entry < *end);
@@ -268,7 +290,7 @@ mod tests {
 
         #[test]
         fn any_bytes_are_an_entry_or_none(key in bytes(8), value in bytes(4), usual in 0..8u16) {
-            for form in [EntryForm::Terminated, EntryForm::Supplied { usual }] {
+            for form in [EntryForm::Terminated, EntryForm::Supplied { usual }, EntryForm::Composite] {
                 let Some(EntryParts { index, row, payload }) = form.split(&key, &value) else { continue };
                 prop_assert_eq!([index, row].concat(), &key[..]);
                 prop_assert_eq!(form.value_of(index, payload), &value[..]);

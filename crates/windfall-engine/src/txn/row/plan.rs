@@ -12,6 +12,7 @@ use super::{
     conflict::{Blocked, Stop},
     edit::Mode,
     entry::{Entry, EntryForm, SuppliedChange, SuppliedEntry},
+    extract,
     row_lock::{check_gap, lock_gap, lock_other_row, lock_row, may_write, row_name},
     target::{RowTarget, Secondary},
 };
@@ -136,7 +137,7 @@ pub(super) fn is_wanted(
     }
 }
 
-/// The entries of a row in one index before and after its change.
+/// An entry of a row in one index before and after its change.
 struct Sides<'t, 's> {
     /// The position of the index among those of the table.
     n: usize,
@@ -167,6 +168,21 @@ fn entries_of<'t, 's>(
     check_named(target, supplied.unwrap_or_default())?;
     let mut sides = Vec::with_capacity(target.secondaries.len());
     for (n, secondary) in target.secondaries.iter().enumerate() {
+        if let Some(extraction) = &secondary.extraction {
+            let owner = || target.owner_of(secondary);
+            // Also where it would not run: a table is changed with all its extractors, or not at all.
+            extraction.extractor(owner)?;
+            if before == after {
+                continue;
+            }
+            let entries = |value: Option<&[u8]>| match value {
+                Some(value) => extraction.entries(secondary.tree, secondary.unique, key, value, owner),
+                None => Ok(Vec::new()),
+            };
+            let changed = extract::changed(entries(before)?, entries(after)?);
+            sides.extend(changed.into_iter().map(|[old, new]| Sides { n, secondary, old, new }));
+            continue;
+        }
         let [old, new] = if secondary.form == EntryForm::Terminated {
             let keys = [&old, &new].map(|keys| keys.get(n).and_then(Option::as_ref));
             if keys[0] == keys[1] {
@@ -235,7 +251,7 @@ fn check_named(target: &RowTarget<'_>, supplied: &[SuppliedChange<'_>]) -> Resul
             return Err(SchemaError::NoIndex { table, index }.into());
         };
         let owner = || target.owner_of(secondary);
-        if secondary.form == EntryForm::Terminated {
+        if !matches!(secondary.form, EntryForm::Supplied { .. }) {
             return Err(UsageError::EntryNotSupplied { owner: owner() }.into());
         }
         if supplied[..n].iter().any(|other| other.index == change.index) {
@@ -318,7 +334,7 @@ impl<'t> Plan<'t> {
         let Secondary { tree, form, .. } = *secondary;
         let mut present = Vec::new();
         let header = tree.get_into(&key, &mut present)?;
-        if form != EntryForm::Terminated
+        if matches!(form, EntryForm::Supplied { .. })
             && header.is_some()
             && form.split(&key, &present).is_none_or(|parts| parts.index.len() != index_bytes)
         {
@@ -340,10 +356,20 @@ impl<'t> Plan<'t> {
                 let space = tree.space().id();
                 return Err(CorruptError::Structure { owner: Owner::Unknown, space, what }.into());
             }
-            _ => return Err(UsageError::WrongEntry { owner: target.owner_of(secondary) }.into()),
+            _ => {
+                let owner = target.owner_of(secondary);
+                return Err(match secondary.extraction {
+                    None => UsageError::WrongEntry { owner },
+                    Some(extraction) => {
+                        UsageError::ExtractorDiffers { owner, extractor: extraction.name().into() }
+                    }
+                }
+                .into());
+            }
         };
         let touch = Touch { space: tree.space().id(), key, change };
-        let supplied = (form != EntryForm::Terminated).then(|| target.owner_of(secondary));
+        let is_supplied = matches!(form, EntryForm::Supplied { .. });
+        let supplied = is_supplied.then(|| target.owner_of(secondary));
         self.planned.push(Planned { tree, touch, value, supplied });
         Ok(())
     }

@@ -7,7 +7,7 @@
 //! pass through the gate (by type). The undo of a temporary table goes to the session's stream, and that of every other
 //! table to a logged one (checked by `row/target.rs::durability`).
 
-use super::entry::EntryForm;
+use super::{entry::EntryForm, extract::Extraction};
 use crate::{
     buffer::Durability,
     error::{Owner, Result},
@@ -27,13 +27,15 @@ pub struct Secondary<'a> {
     pub name: &'a str,
     /// How its entries come apart, and whether the caller supplies them.
     pub form: EntryForm,
+    /// The extraction of its entries, if an extractor makes them.
+    pub extraction: Option<Extraction<'a>>,
 }
 
 /// Makes the index keys of a row from the first bytes of its value: one per secondary tree, `None` for an index that
-/// does not contain the row, and for one with supplied entries. Any other index of a table contains all its rows; but
-/// row changes, undo and purge do not rely on that, and their tests have rows that are in one index, in another, in
-/// both or in none. So the change of a row may insert an entry without marking another one, and the reverse, and rows
-/// that are not in a unique index may be equal.
+/// does not contain the row, and for one with supplied or extracted entries. Any other index of a table contains all
+/// its rows; but row changes, undo and purge do not rely on that, and their tests have rows that are in one index, in
+/// another, in both or in none. So the change of a row may insert an entry without marking another one, and the
+/// reverse, and rows that are not in a unique index may be equal.
 pub type KeysOf<'a> = dyn Fn(&[u8]) -> Result<Vec<Option<Vec<u8>>>> + Sync + 'a;
 
 /// Is called with a row change that is about to be made under the row's key latch: the row's key, and the first bytes

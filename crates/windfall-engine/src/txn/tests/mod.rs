@@ -231,8 +231,8 @@ impl Base {
     pub(super) fn secondaries(&self) -> [Secondary<'_>; 2] {
         let form = self.form;
         [
-            Secondary { tree: &self.unique, unique: true, name: NAMES[0], form },
-            Secondary { tree: &self.plain, unique: false, name: NAMES[1], form },
+            Secondary { tree: &self.unique, unique: true, name: NAMES[0], form, extraction: None },
+            Secondary { tree: &self.plain, unique: false, name: NAMES[1], form, extraction: None },
         ]
     }
 
