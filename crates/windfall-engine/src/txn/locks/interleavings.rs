@@ -380,7 +380,11 @@ fn a_row_that_is_locked_is_not_written() {
         let locks = locks();
         let leaf = Arc::new(Leaf::default());
         let before = locks.lock_owner(TrxId(1));
-        let elsewhere = RowName { space: SPACE, key: b"a"[..].into() };
+        // In the same shard, whose other locks come and go.
+        let shard = |key: u8| locks.shards.spot(SPACE, &[key]).shard;
+        let other =
+            (b'a'..=b'j').find(|key| shard(*key) == shard(b'k')).expect("one of ten is in this shard");
+        let elsewhere = RowName { space: SPACE, key: [other].into() };
         locks.acquire(&before, LockRequest::Row(elsewhere, RowMode::Shared), LockTimeout::NoWait).unwrap();
         let writer = locks.lock_owner(TrxId(3));
         let lock_owner = {
