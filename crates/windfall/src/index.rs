@@ -12,6 +12,8 @@
 //! version has this entry or not (`txn/undo/entry_versions.rs`) (test:
 //! `an_own_change_that_keeps_the_index_key_is_found_by_it`).
 
+mod one;
+
 use core::{
     marker::PhantomData,
     ops::{Bound, RangeBounds},
@@ -29,6 +31,8 @@ use crate::{
     tx_table::{Access, AutoCommit},
     txn::EntryForm,
 };
+
+pub use one::OneRow;
 
 /// A secondary index of a table. An index of a [`TxTable`](crate::TxTable) is a [`TxIndex`](crate::TxIndex).
 #[derive(Clone, Debug)]

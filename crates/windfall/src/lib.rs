@@ -154,7 +154,7 @@ pub use database::{Database, IndexOptions, TableInfo, TableOptions};
 pub use ddl_group::{DdlGroup, TableChanges};
 pub use error::{Error, Result};
 pub use get_many::Values;
-pub use index::{Index, IndexCursor, IndexEntry, IndexItem, IndexKey, IndexRange, IndexRow};
+pub use index::{Index, IndexCursor, IndexEntry, IndexItem, IndexKey, IndexRange, IndexRow, OneRow};
 pub use interrupt::InterruptHandle;
 pub use keys::{Key, KeyRange};
 pub use load::TableLoad;

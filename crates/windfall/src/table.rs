@@ -251,7 +251,7 @@ impl<A: Access> Table<A> {
 
     /// Locks the table, for a call that changes or locks its rows. Returns the tablespace that is locked, which a
     /// truncation may have replaced before.
-    fn lock_table(&self, call: &mut RowCall<'_>, mode: TableMode) -> Result<SpaceId> {
+    pub(crate) fn lock_table(&self, call: &mut RowCall<'_>, mode: TableMode) -> Result<SpaceId> {
         let space = self.inner.space();
         if self.undo.is_none() {
             let created_at = || Ok(self.inner.enter()?.clustered.space().created_at());

@@ -4,8 +4,8 @@ mod common;
 
 use common::{key, new_database};
 use windfall::{
-    CountingAllocator, FlushLog, IndexOptions, Options, Result, Seek, TableOptions, TransactionOptions,
-    Values,
+    CountingAllocator, FlushLog, IndexOptions, OneRow, Options, Result, Seek, TableOptions,
+    TransactionOptions, Values,
 };
 use windfall_base::sync::work::{self, Work};
 
@@ -82,6 +82,15 @@ fn reads_allocate_nothing_after_a_warm_up() -> Result<()> {
     allocates_nothing("many rows in a transaction", || {
         assert_eq!(within.get_many(&keys, &mut values)?, ROWS as usize);
         Ok(())
+    })?;
+    let mut one = OneRow::default();
+    let own = within.index("i")?;
+    allocates_nothing("rows by an index key", || {
+        (0..ROWS).try_for_each(|n| {
+            assert!(index.get_one(&key(n), &mut one)?.is_some());
+            assert!(own.get_one(&key(n), &mut one)?.is_some());
+            index.get_one_key(&key(n), &mut one).map(|found| assert!(found.is_some()))
+        })
     })?;
     let mut value = Vec::new();
     allocates_nothing("point reads", || {

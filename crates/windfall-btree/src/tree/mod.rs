@@ -32,6 +32,7 @@ pub mod freeze;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
 pub mod hash;
+mod look_up;
 pub mod overflow;
 mod page_set;
 mod parts;
@@ -47,6 +48,7 @@ pub use change::{Adjacent, Located, Room};
 pub use check::{TreeReport, Walk};
 pub use cursor::{Cursor, Seek};
 pub use freeze::Horizon;
+pub use look_up::LookUp;
 pub use overflow::{OverflowReader, OverflowRef, OverflowWriter};
 pub use page_set::PageSet;
 pub use parts::Parts;

@@ -21,6 +21,7 @@ mod lock_owners;
 mod long_work;
 mod made_entries;
 mod observed_waits;
+mod one_row;
 mod open_statements;
 mod prepared;
 mod progress;

@@ -9,6 +9,7 @@ mod concurrent;
 mod damage;
 mod estimates;
 mod freezing;
+mod look_ups;
 mod model;
 mod pieces;
 mod scans;

@@ -131,13 +131,18 @@ impl EntryForm {
         }
     }
 
+    /// As [`EntryForm::start_of`], into `out`, which it replaces.
+    pub fn start_into(self, index_key: &[u8], out: &mut Vec<u8>) {
+        out.clear();
+        match self {
+            Self::Terminated => secondary::prefix_into(index_key, out),
+            Self::Supplied { .. } => out.extend_from_slice(index_key),
+        }
+    }
+
     /// Returns the lower bound of the entries with greater index keys; `None` if there are no greater ones.
     pub fn end_of(self, index_key: &[u8]) -> Option<Vec<u8>> {
-        let mut bound = self.start_of(index_key);
-        let last = bound.iter().rposition(|byte| *byte != 0xff)?;
-        bound.truncate(last + 1);
-        bound[last] += 1;
-        Some(bound)
+        end_of_prefix(self.start_of(index_key))
     }
 
     /// Returns the value of an entry.
@@ -152,6 +157,14 @@ impl EntryForm {
             }
         }
     }
+}
+
+/// Returns the lower bound of the keys above all that begin with these bytes; `None` if there are no greater ones.
+pub fn end_of_prefix(mut prefix: Vec<u8>) -> Option<Vec<u8>> {
+    let last = prefix.iter().rposition(|byte| *byte != 0xff)?;
+    prefix.truncate(last + 1);
+    prefix[last] += 1;
+    Some(prefix)
 }
 
 /// An entry of a row that the caller supplies, in an index that does not make its entries itself.
@@ -283,6 +296,9 @@ mod tests {
             for form in [EntryForm::Terminated, EntryForm::Supplied { usual: 1 }, EntryForm::Composite] {
                 let entry = [form.start_of(&other), row.clone()].concat();
                 let (start, end) = (form.start_of(&one), form.end_of(&one));
+                let mut again = vec![7];
+                form.start_into(&one, &mut again);
+                prop_assert_eq!(&again, &start);
                 let is_between = start <= entry && end.as_ref().is_none_or(|end| entry < *end);
                 prop_assert_eq!(is_between, entry.starts_with(&start), "{:?}: {:?} in {:?}", form, entry, (start, end));
             }

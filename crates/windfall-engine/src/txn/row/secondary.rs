@@ -21,9 +21,14 @@ pub fn prefix_of(index_key: &[u8]) -> Vec<u8> {
 /// by the million.
 fn prefix_with_room(index_key: &[u8], more: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(index_key.len() + END.len() + more);
-    escape(index_key, &mut out);
-    out.extend_from_slice(&END);
+    prefix_into(index_key, &mut out);
     out
+}
+
+/// Appends the prefix of all entries of an index key.
+pub fn prefix_into(index_key: &[u8], out: &mut Vec<u8>) {
+    escape(index_key, out);
+    out.extend_from_slice(&END);
 }
 
 /// Appends the escaped form without the terminator: a prefix of the entries of all index keys that begin with these

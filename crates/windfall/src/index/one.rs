@@ -1,0 +1,353 @@
+//! Reads of one row by its index key.
+//!
+//! **Purpose.** The row that has a key of a unique index is read with one descent in the index and one among the rows,
+//! into memory of the caller: without a cursor.
+//!
+//! **Invariants.** The row is the first one that a range of the same key returns (test:
+//! `one_row_is_the_first_of_its_range`). Without a read view an entry is taken as it is only if its last writer had
+//! ended before the entry was read, and so is its row; otherwise a view decides (test:
+//! `one_row_is_found_while_its_key_moves_between_rows`). That there is no row is taken from a single leaf without
+//! entries of the key, or from a view, which keeps the entries that it sees from purge (test:
+//! `one_row_is_found_while_its_key_moves_between_rows`).
+//!
+//! A locking read locks the row that it returns, and no gap: while that is locked no other row gets its key if the
+//! index is unique (test: `a_row_found_by_its_unique_key_is_locked_and_no_gap`). If there is no row, levels that lock
+//! gaps lock the range of the key and look again (test: `a_missing_unique_key_stays_missing`). The other levels look
+//! again with a view if there were entries of the key, because it may have moved to another row meanwhile (test:
+//! `one_row_is_found_while_its_key_moves_between_rows`).
+
+use core::{mem::swap, ops::Bound};
+
+use super::{Index, IndexEntry};
+use crate::{
+    catalog::TableSchema,
+    cursor::{intention, split},
+    error::{Error, Result, TransactionError},
+    ids::TrxId,
+    page::EntryHeader,
+    scope::{Inner, RowCall, RowLock, Scope},
+    sync::LongWork,
+    transaction::{Isolation, LockWaitPolicy},
+    tree::LookUp,
+    tx_table::{Access, TxIndex},
+    txn::{
+        EntryAndRow, FoundEntry, ReadView, Stop, Trx, Visibility,
+        locks::RowMode,
+        row::{self, LockingRead},
+    },
+};
+
+/// A row that was read by its index key ([`Index::get_one`]). Used again, it keeps its memory.
+#[derive(Debug, Default)]
+pub struct OneRow {
+    /// The first bytes of the entries with the index key.
+    prefix: Vec<u8>,
+    /// The entry, with the value that the read sees.
+    entry: LookUp,
+    /// Another version of the value of the entry.
+    version: Vec<u8>,
+    /// The value of the row.
+    row: Vec<u8>,
+    /// The index key, if the entry has it in another form.
+    unescaped: Vec<u8>,
+}
+
+/// The outcome of a look at the entries of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Looked {
+    /// The row is locked and read.
+    Found,
+    /// There is no row.
+    None,
+    /// Others have locked a row, which is passed over.
+    Skipped,
+    /// There is none, but another row may have got the key meanwhile.
+    Unsure,
+}
+
+impl<A: Access> Index<A> {
+    /// Reads the row with this index key: the first one that [`Index::get`] would return, without an iterator. In a
+    /// unique index there is no other one, except for keys that may repeat
+    /// ([`SuppliedEntry::may_repeat`](crate::SuppliedEntry::may_repeat)). It is lent from `one`, which keeps its
+    /// memory: after a few calls a plain read allocates nothing. If the caller supplies the entries, the index key may
+    /// be any first bytes of them, as for a range.
+    ///
+    /// ```
+    /// # fn main() -> windfall::Result<()> {
+    /// # let folder = std::env::temp_dir().join(format!("windfall-get-one-{}", std::process::id()));
+    /// # let db = windfall::Database::open(&folder, windfall::Options::default().buffer_pool_size(16 << 20))?;
+    /// use windfall::{IndexOptions, OneRow, TableOptions};
+    ///
+    /// let by_plate = TableOptions::default().index("plate", IndexOptions::on_value(0..5).unique());
+    /// let cars = db.create_table("cars", by_plate)?;
+    /// cars.insert(b"1", b"AB123 red")?;
+    /// cars.insert(b"2", b"CD456 blue")?;
+    /// let (plates, mut car) = (cars.index("plate")?, OneRow::default());
+    /// let found = plates.get_one(b"CD456", &mut car)?.map(|car| (car.key, car.value));
+    /// assert_eq!(found, Some((&b"2"[..], &b"CD456 blue"[..])));
+    /// assert_eq!(plates.get_one(b"EF789", &mut car)?, None);
+    /// # db.close()?;
+    /// # std::fs::remove_dir_all(folder).ok();
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`IndexCursor::seek`](crate::IndexCursor::seek).
+    pub fn get_one<'b>(&self, index_key: &[u8], one: &'b mut OneRow) -> Result<Option<IndexEntry<'b>>> {
+        self.read_one(index_key, false, None, one)
+    }
+
+    /// As [`Index::get_one`], but reads only the entry, as [`Index::keys`] does: the row's value is empty.
+    ///
+    /// # Errors
+    /// As [`Index::get_one`].
+    pub fn get_one_key<'b>(&self, index_key: &[u8], one: &'b mut OneRow) -> Result<Option<IndexEntry<'b>>> {
+        self.read_one(index_key, true, None, one)
+    }
+
+    fn read_one<'b>(
+        &self,
+        index_key: &[u8],
+        covers: bool,
+        lock: Option<RowLock>,
+        one: &'b mut OneRow,
+    ) -> Result<Option<IndexEntry<'b>>> {
+        self.form.start_into(index_key, &mut one.prefix);
+        if !self.find_one(covers, lock, one).map_err(|error| error.of(|_| self.owner()))? {
+            return Ok(None);
+        }
+        let OneRow { entry, row, unescaped, .. } = one;
+        let parts = split(self.form, (entry.key(), entry.value()), self.tree.space().id(), || self.owner())?;
+        let index_key = self.form.index_key(parts.index, unescaped);
+        let value = if covers { &[] } else { &row[..] };
+        Ok(Some(IndexEntry { index_key, key: parts.row, payload: parts.payload, value }))
+    }
+
+    fn find_one(&self, covers: bool, lock: Option<RowLock>, one: &mut OneRow) -> Result<bool> {
+        self.table.engine.check_open()?;
+        if let Some(scope) = self.table.scope()? {
+            let mut call = scope.begin_call()?;
+            let found = self.find_one_in_transaction(scope, &mut call.inner, covers, lock, one);
+            return call.finish(found);
+        }
+        debug_assert!(lock.is_none(), "a row is locked outside of a transaction");
+        if self.table.is_temporary() {
+            return self.find_one_seen(Visibility::Newest, covers, one);
+        }
+        self.find_one_committed(None, covers, one)
+    }
+
+    fn find_one_in_transaction(
+        &self,
+        scope: &Scope,
+        inner: &mut Inner,
+        covers: bool,
+        lock: Option<RowLock>,
+        one: &mut OneRow,
+    ) -> Result<bool> {
+        if self.table.is_temporary() {
+            return self.find_one_seen(Visibility::Newest, covers, one);
+        }
+        if let Some(lock) = lock.or_else(|| scope.plain_read_lock().map(RowLock::from)) {
+            let mut is_gap_locked = false;
+            let call = scope.row_call(inner, self.table.kind(), lock.lock_timeout(scope));
+            return call
+                .run(|call| self.try_lock_one(call, lock, scope.locks_gaps(), &mut is_gap_locked, one));
+        }
+        let own = inner.own();
+        match scope.options.isolation {
+            Isolation::ReadUncommitted => self.find_one_seen(Visibility::Newest, covers, one),
+            Isolation::ReadCommitted if !scope.keeps_view(inner) => self.find_one_committed(own, covers, one),
+            _ => self.find_one_seen(Visibility::View(scope.view(inner), own), covers, one),
+        }
+    }
+
+    /// Reads what is committed now, or is of transaction `own`.
+    fn find_one_committed(&self, own: Option<TrxId>, covers: bool, one: &mut OneRow) -> Result<bool> {
+        if let Some(found) = self.find_one_final(own, covers, one)? {
+            return Ok(found);
+        }
+        loop {
+            let view = self.table.engine.transactions.versions().view();
+            match self.find_one_seen(Visibility::View(&view, own), covers, one) {
+                // The view was created for this read only, so the read can be repeated.
+                Err(Error::Transaction(TransactionError::ViewEnded)) => {}
+                done => return done,
+            }
+        }
+    }
+
+    /// As [`Index::find_one_committed`], if the first entry of the key and its row are of transactions that have ended.
+    /// Returns `None` if that is not known.
+    fn find_one_final(&self, own: Option<TrxId>, covers: bool, one: &mut OneRow) -> Result<Option<bool>> {
+        let call = self.table.inner.enter()?;
+        self.tree.space().check_live()?;
+        // Before the entry is read: the versions of all transactions that have ended by now are final.
+        let oldest = self.table.engine.transactions.active().oldest();
+        let is_final = |header: EntryHeader| {
+            (header.trx < oldest || Some(header.trx) == own) && !header.is_deleted() && !header.is_overflow()
+        };
+        let OneRow { prefix, entry, row, .. } = one;
+        let Some(header) = self.tree.first_with(prefix, entry)? else {
+            return Ok((entry.leaves() == 1).then_some(false));
+        };
+        if !is_final(header) || covers {
+            return Ok(is_final(header).then_some(true));
+        }
+        let parts = split(self.form, (entry.key(), entry.value()), self.tree.space().id(), || self.owner())?;
+        let header = call.clustered.get_into(parts.row, row)?;
+        Ok(header.is_some_and(is_final).then_some(true))
+    }
+
+    fn find_one_seen(&self, visibility: Visibility<'_>, covers: bool, one: &mut OneRow) -> Result<bool> {
+        let found = self.find_one_visible(visibility, covers, one);
+        match visibility {
+            Visibility::View(view, _) => view.held(found),
+            Visibility::Newest => found,
+        }
+    }
+
+    fn find_one_visible(&self, visibility: Visibility<'_>, covers: bool, one: &mut OneRow) -> Result<bool> {
+        let call = self.table.inner.enter()?;
+        self.tree.space().check_live()?;
+        visibility.check_known(self.tree.space().created_at(), || self.owner())?;
+        let versions = self.table.engine.transactions.versions();
+        let OneRow { prefix, entry, version, row, .. } = one;
+        let mut next = self.tree.first_with(prefix, entry)?;
+        let mut work = LongWork::default();
+        while let Some(header) = next {
+            let is_seen = visibility.sees(header.trx);
+            if is_seen && !header.is_deleted() && covers {
+                return Ok(true);
+            }
+            if !is_seen || !header.is_deleted() {
+                let parts = (entry.key(), entry.value());
+                let parts = split(self.form, parts, self.tree.space().id(), || self.owner())?;
+                let (index, value) = (&*self.tree, entry.value());
+                let found = FoundEntry { index, entry: entry.key(), header, value, row: parts.row };
+                let out = EntryAndRow { entry: version, row };
+                if versions.get_by_entry(&call.clustered, found, visibility, out)? {
+                    swap(version, entry.value_mut());
+                    return Ok(true);
+                }
+            }
+            work.step()?;
+            next = self.tree.next_with(prefix, entry)?;
+        }
+        Ok(false)
+    }
+
+    /// Attempts to lock and read the row. Returns `None` if the table was truncated before it was locked.
+    fn try_lock_one(
+        &self,
+        call: &mut RowCall<'_>,
+        lock: RowLock,
+        locks_gaps: bool,
+        is_gap_locked: &mut bool,
+        one: &mut OneRow,
+    ) -> Result<Option<bool>, Stop> {
+        let space = self.table.lock_table(call, intention(lock.mode))?;
+        let trx = call.attempt()?;
+        let entered = self.table.inner.enter()?;
+        if entered.clustered.space().id() != space {
+            return Ok(None);
+        }
+        self.tree.space().check_live()?;
+        let mut view = None;
+        loop {
+            match self.look_and_lock(trx, &entered, lock, view.as_ref(), one)? {
+                Looked::Found => return Ok(Some(true)),
+                Looked::Skipped => return Ok(Some(false)),
+                Looked::None | Looked::Unsure if *is_gap_locked => return Ok(Some(false)),
+                Looked::None | Looked::Unsure if locks_gaps => {
+                    let end = row::entry::end_of_prefix(one.prefix.clone());
+                    let upper = end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+                    row::lock_range(trx, &self.tree, Bound::Included(&one.prefix), upper)?;
+                    *is_gap_locked = true;
+                }
+                Looked::None => return Ok(Some(false)),
+                Looked::Unsure => view = Some(self.table.engine.transactions.versions().view()),
+            }
+        }
+    }
+
+    /// Looks at the entries of the key, and locks and reads the first row that has one.
+    fn look_and_lock(
+        &self,
+        trx: &mut Trx<'_>,
+        entered: &TableSchema,
+        lock: RowLock,
+        view: Option<&ReadView>,
+        one: &mut OneRow,
+    ) -> Result<Looked, Stop> {
+        let (tree, OneRow { prefix, entry, version, row, .. }) = (&*self.tree, one);
+        let mut next = tree.first_with(prefix, entry)?;
+        // Entries of several leaves are of one moment only if a view keeps them from purge.
+        let mut is_sure = view.is_some() || next.is_none() && entry.leaves() <= 1;
+        let (mut has_skipped, mut work) = (false, LongWork::default());
+        while let Some(header) = next {
+            let has_left = |trx: &Trx<'_>| row::has_left(trx, tree, entry.key(), || self.owner());
+            if header.is_deleted() && has_left(trx)? {
+                is_sure &= Some(header.trx) == trx.id() || view.is_some_and(|view| view.sees(header.trx));
+            } else {
+                let parts = (entry.key(), entry.value());
+                let key = split(self.form, parts, tree.space().id(), || self.owner())?.row;
+                let read = LockingRead { mode: lock.mode, whole: true, entry: Some((tree, entry.key())) };
+                let read = row::read_locked(trx, &entered.clustered, key, read, row, || self.owner());
+                match read {
+                    // No other transaction changes the entry while the row is locked.
+                    Ok(true) if tree.get_into(entry.key(), version)?.is_some() => {
+                        swap(version, entry.value_mut());
+                        return Ok(Looked::Found);
+                    }
+                    // An entry that a caller has left behind, without a row, does not leave the key.
+                    Ok(_) => is_sure &= !has_left(trx)?,
+                    Err(Stop::Blocked(_)) if has_left(trx)? => is_sure = false,
+                    Err(Stop::Blocked(_)) if lock.wait_policy == LockWaitPolicy::SkipLocked => {
+                        has_skipped = true;
+                    }
+                    Err(stop) => return Err(stop),
+                }
+            }
+            work.step()?;
+            next = tree.next_with(prefix, entry)?;
+        }
+        let is_held = view.is_none_or(|view| !view.is_ended());
+        Ok(match is_sure && is_held {
+            _ if has_skipped => Looked::Skipped,
+            true => Looked::None,
+            false => Looked::Unsure,
+        })
+    }
+}
+
+impl TxIndex<'_> {
+    /// As [`Index::get_one`], and locks the row as [`TxTable::get_for_share`](crate::TxTable::get_for_share) does: its
+    /// newest version is returned. No gap is locked, so in an index that is not unique other rows may get the key. If
+    /// there is no row with this key, at levels that lock gaps no row gets it before the transaction has ended.
+    ///
+    /// # Errors
+    /// As [`Index::get_one`] and [`TxTable::get_for_share`](crate::TxTable::get_for_share).
+    pub fn get_one_for_share<'b>(
+        &self,
+        index_key: &[u8],
+        one: &'b mut OneRow,
+    ) -> Result<Option<IndexEntry<'b>>> {
+        self.table.check_may_lock()?;
+        self.read_one(index_key, false, Some(self.table.lock(RowMode::Shared)), one)
+    }
+
+    /// As [`TxIndex::get_one_for_share`], but with an exclusive lock.
+    ///
+    /// # Errors
+    /// As [`TxIndex::get_one_for_share`].
+    pub fn get_one_for_update<'b>(
+        &self,
+        index_key: &[u8],
+        one: &'b mut OneRow,
+    ) -> Result<Option<IndexEntry<'b>>> {
+        self.table.check_may_lock()?;
+        self.read_one(index_key, false, Some(self.table.lock(RowMode::Exclusive)), one)
+    }
+}
