@@ -19,6 +19,7 @@
 //! An interrupt ends a move that passes over any number of entries (test:
 //! `an_interrupt_ends_a_move_over_many_entries`).
 
+mod batch;
 mod filter;
 mod locking;
 
@@ -30,6 +31,7 @@ use crate::{
     error::{CorruptError, Owner, Result},
     ids::{SpaceId, TrxId},
     keys::KeyRange,
+    page::EntryHeader,
     scope::{Inner, RowLock, Scope},
     store::Tree,
     sync::{Arc, LongWork, is_inside},
@@ -40,9 +42,11 @@ use crate::{
     },
 };
 
+pub(crate) use batch::is_full;
 pub(crate) use filter::Wanted;
 pub(crate) use locking::intention;
 
+pub use batch::{BATCH_ROWS, Batch};
 pub use filter::Condition;
 
 pub use crate::tree::Seek;
@@ -129,7 +133,7 @@ type Entries = tree::Cursor<Arc<Tree>>;
 
 /// A lock on a row that a cursor has taken and may release.
 #[derive(Clone, Copy, Debug)]
-struct Releasable {
+pub(crate) struct Releasable {
     /// The mode in which the transaction had locked the row before.
     before: Option<RowMode>,
 }
@@ -304,12 +308,18 @@ impl Cursor {
             self.beyond.is_none() || self.at == At::Nothing,
             "a cursor is past an end and at a row"
         );
+        self.checked(found)
+    }
+
+    /// Returns the result of a move. After an error the cursor is not positioned.
+    #[inline]
+    fn checked<T>(&mut self, moved: Result<T>) -> Result<T> {
         // Entries read ahead are valid only if the view still exists.
-        let found = match &self.view {
-            Some(view) => view.held(found),
-            None => found,
+        let moved = match &self.view {
+            Some(view) => view.held(moved),
+            None => moved,
         };
-        found.map_err(|error| {
+        moved.map_err(|error| {
             self.entries.reset();
             self.beyond = None;
             self.at = At::Nothing;
@@ -381,30 +391,23 @@ impl Cursor {
     /// Moves over entries that were read ahead, as long as the view alone decides their visibility. That needs no gate,
     /// only that the table and the transaction still exist. Returns `None` if more must be read.
     fn find_ahead(&mut self, to: Move<'_>, wanted: &mut Wanted<'_>) -> Result<Option<bool>> {
-        let Some(view) = self.view.as_ref().filter(|_| self.covers || matches!(self.owner, Owner::Table(_)))
-        else {
-            return Ok(None);
-        };
+        let Some(view) = self.view.as_ref().filter(|_| self.may_go_ahead()) else { return Ok(None) };
         let up = match to {
             Move::To(_) => return Ok(None),
             Move::Next => true,
             Move::Prev => false,
         };
-        match &self.reader {
-            Reader::InTransaction(scope, lock) if lock.is_none() && scope.plain_read_lock().is_none() => {
-                let call = scope.begin_call()?;
-                let rolled_back = call.inner.rolled_back();
-                if call.finish(Ok(rolled_back))? != self.rolled_back {
-                    return Ok(None);
-                }
+        if let Reader::InTransaction(scope, _) = &self.reader {
+            let call = scope.begin_call()?;
+            let rolled_back = call.inner.rolled_back();
+            if call.finish(Ok(rolled_back))? != self.rolled_back {
+                return Ok(None);
             }
-            Reader::Alone => {}
-            _ => return Ok(None),
         }
         self.tree.space().check_live()?;
         // They are those of one leaf: few enough for work that nothing interrupts.
         while let Some(header) = self.entries.ahead(up) {
-            if !view.sees(header.trx) || header.is_overflow() && !header.is_deleted() {
+            if !is_row_of_view(view, header) {
                 break;
             }
             to.make(&mut self.entries)?;
@@ -423,6 +426,17 @@ impl Cursor {
             }
         }
         Ok(None)
+    }
+
+    /// Returns whether the view alone decides which of the entries that were read ahead are rows, and no row is locked.
+    fn may_go_ahead(&self) -> bool {
+        let reads_entries_alone = self.covers || matches!(self.owner, Owner::Table(_));
+        let locks = match &self.reader {
+            Reader::InTransaction(scope, lock) => lock.is_some() || scope.plain_read_lock().is_some(),
+            Reader::Alone => false,
+            Reader::Session(_) => return false,
+        };
+        self.view.is_some() && reads_entries_alone && !locks
     }
 
     /// Discards the entries that were read ahead if the transaction has rolled back a part of itself since, because
@@ -542,6 +556,12 @@ impl Cursor {
     pub fn value(&self) -> Option<&[u8]> {
         self.row().map(|(_, value)| value)
     }
+}
+
+/// Returns whether the view sees the version of an entry that was read ahead, as it is in the entry.
+#[inline]
+fn is_row_of_view(view: &ReadView, header: EntryHeader) -> bool {
+    view.sees(header.trx) && (header.is_deleted() || !header.is_overflow())
 }
 
 /// Returns whether the entry at the position is a visible row, and where its value is; reads a value that is not in the

@@ -12,6 +12,7 @@
 //! version has this entry or not (`txn/undo/entry_versions.rs`) (test:
 //! `an_own_change_that_keeps_the_index_key_is_found_by_it`).
 
+mod batch;
 mod one;
 
 use core::{
@@ -32,6 +33,7 @@ use crate::{
     txn::EntryForm,
 };
 
+pub use batch::IndexBatch;
 pub use one::OneRow;
 
 /// A secondary index of a table. An index of a [`TxTable`](crate::TxTable) is a [`TxIndex`](crate::TxIndex).
@@ -241,7 +243,7 @@ impl<A: Access> Index<A> {
 
     fn parts(&self) -> Parts {
         let (owner, space, form) = (self.owner(), self.tree.space().id(), self.form);
-        Parts { owner, space, form, index_part: 0, index_key: 0, payload: 0, unescaped: Vec::new() }
+        Parts { owner, space, form, places: EntryPlaces::default(), unescaped: Vec::new() }
     }
 }
 
@@ -251,23 +253,44 @@ struct Parts {
     owner: Owner,
     space: SpaceId,
     form: EntryForm,
-    /// The part before the row's key.
-    index_part: usize,
-    /// The index key, with which the entry begins unless it is in `unescaped`.
-    index_key: usize,
-    payload: usize,
+    places: EntryPlaces,
     /// The index key, if the entry has it in another form; otherwise empty.
     unescaped: Vec<u8>,
+}
+
+/// The lengths of the parts of an entry, in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+struct EntryPlaces {
+    /// The part before the row's key.
+    index_part: usize,
+    /// The index key, with which the entry begins unless it has it in another form.
+    index_key: usize,
+    payload: usize,
+}
+
+impl EntryPlaces {
+    /// Returns the parts of an entry, given its key, its payload, and the index key that was unescaped, if any.
+    #[inline]
+    fn of<'a>(
+        self,
+        key: &'a [u8],
+        payload: &'a [u8],
+        unescaped: &'a [u8],
+        value: &'a [u8],
+    ) -> IndexEntry<'a> {
+        let index_key = if unescaped.is_empty() { &key[..self.index_key] } else { unescaped };
+        IndexEntry { index_key, key: &key[self.index_part..], payload, value }
+    }
 }
 
 impl Parts {
     /// Takes an entry apart.
     fn find(&mut self, EntryRef { key, value, .. }: EntryRef<'_>) -> Result<()> {
         let parts = split(self.form, (key, value), self.space, || self.owner.clone())?;
-        self.index_key = self.form.index_key(parts.index, &mut self.unescaped).len();
-        (self.index_part, self.payload) = (parts.index.len(), parts.payload.len());
+        let index_key = self.form.index_key(parts.index, &mut self.unescaped).len();
+        self.places = EntryPlaces { index_part: parts.index.len(), index_key, payload: parts.payload.len() };
         debug_assert!(
-            self.unescaped.is_empty() || self.unescaped.len() == self.index_key,
+            self.unescaped.is_empty() || self.unescaped.len() == index_key,
             "an index key is neither in its entry nor in the buffer"
         );
         Ok(())
@@ -275,9 +298,7 @@ impl Parts {
 
     /// Returns the parts of the entry that was taken apart last.
     fn of<'a>(&'a self, EntryRef { key, value, row }: EntryRef<'a>) -> IndexEntry<'a> {
-        let index_key = if self.unescaped.is_empty() { &key[..self.index_key] } else { &self.unescaped };
-        let payload = &value[value.len() - self.payload..];
-        IndexEntry { index_key, key: &key[self.index_part..], payload, value: row }
+        self.places.of(key, &value[value.len() - self.places.payload..], &self.unescaped, row)
     }
 }
 

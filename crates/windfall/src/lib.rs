@@ -149,12 +149,14 @@ use windfall_engine::{buffer, catalog, engine, log, options, store, tablespace, 
 pub use catalog::{DropReport, MadeEntry};
 pub use check::{CheckReport, CheckedTree};
 pub use composite::{CompositeKey, CompositePart, CompositeParts, CompositeValue};
-pub use cursor::{Condition, Cursor, Seek};
+pub use cursor::{BATCH_ROWS, Batch, Condition, Cursor, Seek};
 pub use database::{Database, IndexOptions, TableInfo, TableOptions};
 pub use ddl_group::{DdlGroup, TableChanges};
 pub use error::{Error, Result};
 pub use get_many::Values;
-pub use index::{Index, IndexCursor, IndexEntry, IndexItem, IndexKey, IndexRange, IndexRow, OneRow};
+pub use index::{
+    Index, IndexBatch, IndexCursor, IndexEntry, IndexItem, IndexKey, IndexRange, IndexRow, OneRow,
+};
 pub use interrupt::InterruptHandle;
 pub use keys::{Key, KeyRange};
 pub use load::TableLoad;

@@ -4,8 +4,8 @@ mod common;
 
 use common::{key, new_database};
 use windfall::{
-    CountingAllocator, FlushLog, IndexOptions, OneRow, Options, Result, Seek, TableOptions,
-    TransactionOptions, Values,
+    Batch, CountingAllocator, FlushLog, IndexBatch, IndexOptions, OneRow, Options, Result, Seek,
+    TableOptions, TransactionOptions, Values,
 };
 use windfall_base::sync::work::{self, Work};
 
@@ -59,6 +59,17 @@ fn reads_allocate_nothing_after_a_warm_up() -> Result<()> {
             while cursor.prev()? {}
             Ok(())
         })?;
+        let mut batch = Batch::default();
+        allocates_nothing("batches", || {
+            assert!(cursor.seek(Seek::First)?);
+            let mut rows = 1;
+            while cursor.next_batch(&mut batch)? > 0 {
+                rows += batch.len();
+            }
+            assert_eq!(rows, ROWS as usize);
+            while cursor.prev_batch(&mut batch)? > 0 {}
+            Ok(())
+        })?;
         allocates_nothing("seeks", || {
             (0..ROWS).try_for_each(|n| cursor.seek(Seek::AtLeast(&key(n))).map(drop))
         })?;
@@ -66,7 +77,15 @@ fn reads_allocate_nothing_after_a_warm_up() -> Result<()> {
     let index = plain.index("i")?;
     for (what, mut cursor) in [("rows of an index", index.cursor()?), ("entries alone", index.key_cursor()?)]
     {
+        let mut batch = IndexBatch::default();
         // The seek makes the bound of the entries, in another form than that of the index key.
+        allocates_at_most(2, "batches of entries", || {
+            assert!(cursor.seek(Seek::AtLeast(&key(0)))?);
+            while cursor.next_batch(&mut batch)? > 0 {
+                assert!(batch.iter().all(|row| row.index_key == row.key));
+            }
+            Ok(())
+        })?;
         allocates_at_most(2, what, || {
             assert!(cursor.seek(Seek::AtLeast(&key(0)))?);
             let mut entries = 1;

@@ -485,6 +485,21 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
         self.batch.entries.get(at).map(|entry| entry.header)
     }
 
+    /// Returns the next entry in this direction if it was already copied: its header, its key and its value.
+    #[inline]
+    pub fn peek(&self, up: bool) -> Option<(EntryHeader, &[u8], &[u8])> {
+        let at = if up { self.at } else { self.at.checked_sub(2)? };
+        let entry = self.batch.entries.get(at)?;
+        Some((entry.header, self.batch.key(entry), self.batch.value(entry)))
+    }
+
+    /// Moves to the entry that [`Cursor::peek`] returns.
+    #[inline]
+    pub fn go_to_peeked(&mut self, up: bool) {
+        debug_assert!(self.ahead(up).is_some(), "a cursor moves to an entry that it has not copied");
+        self.at = if up { self.at + 1 } else { self.at - 1 };
+    }
+
     fn entry(&self) -> Option<&Entry> {
         self.batch.entries.get(self.at.wrapping_sub(1))
     }

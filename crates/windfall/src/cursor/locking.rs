@@ -184,7 +184,9 @@ impl Cursor {
     /// Releases the lock on a row that was locked and is not wanted, if it may be released.
     fn release_row(&mut self, scope: &Scope, inner: &mut Inner) -> Result<()> {
         match self.releasable.take() {
-            Some(Releasable { before }) => self.unlock_in_transaction(scope, inner, before).map(drop),
+            Some(Releasable { before }) => {
+                self.unlock_in_transaction(scope, inner, self.row_key()?, before).map(drop)
+            }
             None => Ok(()),
         }
     }
@@ -238,22 +240,34 @@ impl Cursor {
     /// # Errors
     /// The transaction is in another call, is prepared or has ended.
     pub fn unlock_row(&mut self) -> Result<bool> {
-        let Some(Releasable { before }) = self.releasable.take() else { return Ok(false) };
-        let Reader::InTransaction(scope, _) = self.reader.clone() else { return Ok(false) };
+        match self.releasable.take() {
+            Some(lock) => self.unlock(lock, self.row_key()?),
+            None => Ok(false),
+        }
+    }
+
+    /// Returns the key of the row at the position.
+    fn row_key(&self) -> Result<&[u8]> {
+        let key = self.entries.key();
+        let Some(form) = self.form else { return Ok(key) };
+        Ok(split(form, (key, &self.entry_value), self.tree.space().id(), || self.owner.clone())?.row)
+    }
+
+    /// Releases a lock that this cursor has taken on the row with this key.
+    pub(crate) fn unlock(&self, Releasable { before }: Releasable, key: &[u8]) -> Result<bool> {
+        let Reader::InTransaction(scope, _) = &self.reader else { return Ok(false) };
         let mut call = scope.begin_call()?;
-        let done = self.unlock_in_transaction(&scope, &mut call.inner, before);
+        let done = self.unlock_in_transaction(scope, &mut call.inner, key, before);
         call.finish(done).map_err(|error| error.of(|_| self.owner.clone()))
     }
 
-    fn unlock_in_transaction(&self, scope: &Scope, inner: &mut Inner, to: Option<RowMode>) -> Result<bool> {
-        let key = self.entries.key();
-        let key = match self.form {
-            None => key,
-            Some(form) => {
-                let entry = (key, &self.entry_value[..]);
-                split(form, entry, self.tree.space().id(), || self.owner.clone())?.row
-            }
-        };
+    fn unlock_in_transaction(
+        &self,
+        scope: &Scope,
+        inner: &mut Inner,
+        key: &[u8],
+        to: Option<RowMode>,
+    ) -> Result<bool> {
         let entered = self.table.enter()?;
         let trx = scope.running(inner);
         row::unlock_row(&trx, &entered.clustered, key, to)

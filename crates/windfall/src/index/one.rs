@@ -258,7 +258,6 @@ impl<A: Access> Index<A> {
         loop {
             match self.look_and_lock(trx, &entered, lock, view.as_ref(), one)? {
                 Looked::Found => return Ok(Some(true)),
-                Looked::Skipped => return Ok(Some(false)),
                 Looked::None | Looked::Unsure if *is_gap_locked => return Ok(Some(false)),
                 Looked::None | Looked::Unsure if locks_gaps => {
                     let end = row::entry::end_of_prefix(one.prefix.clone());
@@ -266,7 +265,7 @@ impl<A: Access> Index<A> {
                     row::lock_range(trx, &self.tree, Bound::Included(&one.prefix), upper)?;
                     *is_gap_locked = true;
                 }
-                Looked::None => return Ok(Some(false)),
+                Looked::Skipped | Looked::None => return Ok(Some(false)),
                 Looked::Unsure => view = Some(self.table.engine.transactions.versions().view()),
             }
         }

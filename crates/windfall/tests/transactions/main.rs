@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 
 mod background;
+mod batches;
 mod calls;
 #[path = "../changed_env/mod.rs"]
 mod changed_env;

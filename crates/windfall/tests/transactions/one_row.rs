@@ -39,7 +39,7 @@ fn assert_first(index: &Index<impl Access>, one: &mut OneRow, what: &str) {
 /// Writes a row with random entries: in a unique index of values, in another one, and in one of supplied entries.
 fn change(table: &Table<impl Access>, random: &mut SmallRng) {
     let (n, key, end) = (random.random_range(0..20), random.random_range(0..12), random.random_range(0..12));
-    let value = vec![vec![key, end], vec![end; [1, 100, 6_000][random.random_range(0..3)]]].concat();
+    let value = [vec![key, end], vec![end; [1, 100, 6_000][random.random_range(0..3)]]].concat();
     let old = table.get(&[n]).unwrap();
     let old_key = old.as_ref().map(|old| [old[1]]);
     let old = old_key.as_ref().map(|key| SuppliedEntry::new(key));
@@ -268,9 +268,9 @@ fn a_read_by_a_key_that_another_transaction_moves_waits_for_it() {
             let busy = nowait.index("second").unwrap().get_one_for_update(b"k", &mut one).map(drop);
             assert!(matches!(busy, Err(Error::Lock(LockError::Busy(_)))), "{busy:?}");
             if commits {
-                writer.commit().map(drop).unwrap()
+                writer.commit().map(drop).unwrap();
             } else {
-                writer.rollback().unwrap()
+                writer.rollback().unwrap();
             }
             let expected = if commits { b"2" } else { b"1" };
             assert_eq!(reader.join().unwrap(), Some(expected.to_vec()));

@@ -1,0 +1,250 @@
+//! Rows in batches.
+//!
+//! **Purpose.** Each step of a cursor checks the database, the transaction, its view and the table. A batch does so
+//! once for all rows that were read ahead, and copies them into memory of the caller.
+//!
+//! **Invariants.** A batch has the rows that single steps would find (test: `batches_are_steps`), at most
+//! [`BATCH_ROWS`] (checked by `cursor/batch.rs::is_full`). Afterwards the cursor is at the last of them, also if the
+//! range has ended behind it (test: `batches_are_steps`). After an error a batch has no rows (test:
+//! `a_batch_that_fails_has_no_rows`).
+
+use super::{At, Cursor, Entries, EntryRef, Move, Reader, Releasable, Wanted, is_row_of_view};
+use crate::{error::Result, sync::LongWork};
+
+/// The most rows of a batch.
+pub const BATCH_ROWS: usize = 64;
+/// A batch ends after this many bytes: 64 long values would take any amount of memory.
+const BATCH_BYTES: usize = 256 << 10;
+
+/// Rows that [`Cursor::next_batch`] has read, in the order of the steps. Used again, it keeps its memory.
+#[derive(Debug, Default)]
+pub struct Batch {
+    rows: Vec<PlacedRow>,
+    bytes: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct PlacedRow {
+    /// The place of the key in `bytes`; the value follows.
+    start: usize,
+    value: usize,
+    end: usize,
+    releasable: Option<Releasable>,
+}
+
+/// Returns whether a batch has enough rows.
+pub(crate) fn is_full(rows: usize, bytes: &[u8]) -> bool {
+    debug_assert!(rows <= BATCH_ROWS, "a batch has {rows} rows");
+    rows == BATCH_ROWS || bytes.len() >= BATCH_BYTES
+}
+
+impl Batch {
+    /// Returns the number of rows.
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Returns whether there are no rows.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// Returns the key and the value of the row at this place.
+    pub fn get(&self, place: usize) -> Option<(&[u8], &[u8])> {
+        let row = self.rows.get(place)?;
+        Some((&self.bytes[row.start..row.value], &self.bytes[row.value..row.end]))
+    }
+
+    /// Returns the rows, each with its key and its value.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&[u8], &[u8])> {
+        self.rows.iter().map(|row| (&self.bytes[row.start..row.value], &self.bytes[row.value..row.end]))
+    }
+
+    fn clear(&mut self) {
+        self.rows.clear();
+        self.bytes.clear();
+    }
+
+    #[inline]
+    fn push(&mut self, key: &[u8], value: &[u8], releasable: Option<Releasable>) -> bool {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(key);
+        self.bytes.extend_from_slice(value);
+        let (value, end) = (start + key.len(), self.bytes.len());
+        self.rows.push(PlacedRow { start, value, end, releasable });
+        is_full(self.rows.len(), &self.bytes)
+    }
+}
+
+impl Cursor {
+    /// Moves up over the next rows and copies them into `batch`: at most 64, fewer if they are long, and none past the
+    /// end of the range. Returns their number; 0 if there is no further row. They are the rows that as many calls of
+    /// [`Cursor::next`] would find, at a fraction of the cost of each. The cursor is then at the last of them, or, if
+    /// there are none, past the end.
+    ///
+    /// A locking cursor locks all rows of the batch, and [`Cursor::unlock_row_of`] releases the locks that are not
+    /// wanted.
+    ///
+    /// ```
+    /// # fn main() -> windfall::Result<()> {
+    /// # let folder = std::env::temp_dir().join(format!("windfall-batch-{}", std::process::id()));
+    /// # let db = windfall::Database::open(&folder, windfall::Options::default().buffer_pool_size(16 << 20))?;
+    /// use windfall::{Batch, TableOptions};
+    ///
+    /// let towns = db.create_table("towns", TableOptions::default())?;
+    /// for (town, people) in [("Basel", "177595"), ("Genoa", "560688"), ("Oslo", "717710")] {
+    ///     towns.insert(town.as_bytes(), people.as_bytes())?;
+    /// }
+    /// let (mut cursor, mut batch, mut digits) = (towns.cursor()?, Batch::default(), 0);
+    /// while cursor.next_batch(&mut batch)? > 0 {
+    ///     digits += batch.iter().map(|(_, people)| people.len()).sum::<usize>();
+    /// }
+    /// assert_eq!(digits, 18);
+    /// # db.close()?;
+    /// # std::fs::remove_dir_all(folder).ok();
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Cursor::seek`]. There are no rows then; those that a locking cursor has locked stay locked.
+    pub fn next_batch(&mut self, batch: &mut Batch) -> Result<usize> {
+        self.take_rows(Move::Next, batch)
+    }
+
+    /// As [`Cursor::next_batch`], but moves down: the last row is the first one of the batch.
+    ///
+    /// # Errors
+    /// As [`Cursor::next_batch`].
+    pub fn prev_batch(&mut self, batch: &mut Batch) -> Result<usize> {
+        self.take_rows(Move::Prev, batch)
+    }
+
+    /// Releases the lock on the row at this place of a batch, which this cursor has read last, as
+    /// [`Cursor::unlock_row`] does.
+    ///
+    /// # Errors
+    /// As [`Cursor::unlock_row`].
+    pub fn unlock_row_of(&mut self, batch: &mut Batch, place: usize) -> Result<bool> {
+        let releasable = batch.rows.get_mut(place).and_then(|row| row.releasable.take());
+        match (releasable, batch.get(place)) {
+            (Some(lock), Some((key, _))) => self.unlock(lock, key),
+            _ => Ok(false),
+        }
+    }
+
+    fn take_rows(&mut self, step: Move<'static>, batch: &mut Batch) -> Result<usize> {
+        batch.clear();
+        let done = self.try_take_rows(step, batch);
+        done.inspect_err(|_| batch.clear())?;
+        Ok(batch.len())
+    }
+
+    fn try_take_rows(&mut self, step: Move<'static>, batch: &mut Batch) -> Result<()> {
+        let is_full =
+            self.take(step, |EntryRef { key, row, .. }, releasable| Ok(batch.push(key, row, releasable)))?;
+        match batch.iter().last() {
+            Some((key, row)) if !is_full => self.return_to(step, EntryRef { key, value: &[], row }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes steps, and passes each row to `push`, with the lock that may be released, until that returns that it has
+    /// enough. Returns `false` if there is no further row.
+    pub(crate) fn take(
+        &mut self,
+        step: Move<'static>,
+        mut push: impl FnMut(EntryRef<'_>, Option<Releasable>) -> Result<bool>,
+    ) -> Result<bool> {
+        loop {
+            if !self.go(step, Wanted::within(&|_| true))? {
+                return Ok(false);
+            }
+            let found = match self.form {
+                None => self.row().map(|(key, row)| EntryRef { key, value: &[], row }),
+                Some(_) => self.entry(),
+            };
+            let is_enough = push(found.expect("a step has found a row"), self.releasable)?;
+            self.releasable = None;
+            if is_enough || self.take_ahead(step, &mut push)? {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// As [`Cursor::take`], as long as rows were read ahead. Returns whether `push` has enough.
+    fn take_ahead(
+        &mut self,
+        step: Move<'static>,
+        push: &mut impl FnMut(EntryRef<'_>, Option<Releasable>) -> Result<bool>,
+    ) -> Result<bool> {
+        if !self.may_go_ahead() {
+            return Ok(false);
+        }
+        let taken = match self.reader.clone() {
+            Reader::InTransaction(scope, _) => {
+                let call = scope.begin_call()?;
+                let is_current = call.inner.rolled_back() == self.rolled_back;
+                let taken = if is_current { self.push_ahead(step, push) } else { Ok(false) };
+                call.finish(taken)
+            }
+            _ => self.push_ahead(step, push),
+        };
+        self.checked(taken)
+    }
+
+    fn push_ahead(
+        &mut self,
+        step: Move<'static>,
+        push: &mut impl FnMut(EntryRef<'_>, Option<Releasable>) -> Result<bool>,
+    ) -> Result<bool> {
+        self.tree.space().check_live()?;
+        let Self { entries, view: Some(view), at, form, .. } = self else { return Ok(false) };
+        let up = matches!(step, Move::Next);
+        while let Some((header, key, stored)) = entries.peek(up) {
+            if !is_row_of_view(view, header) {
+                return Ok(false);
+            }
+            let (value, row) = if form.is_none() { (&[][..], stored) } else { (stored, &[][..]) };
+            let is_row = !header.is_deleted();
+            let is_enough = is_row && push(EntryRef { key, value, row }, None)?;
+            entries.go_to_peeked(up);
+            *at = if is_row { At::Row } else { At::Nothing };
+            if is_enough {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Moves back to the row that the last step of a batch has found, past which the range has ended.
+    pub(crate) fn return_to(&mut self, step: Move<'static>, last: EntryRef<'_>) -> Result<()> {
+        let back = self.find_back(step, last);
+        self.checked(back)
+    }
+
+    fn find_back(&mut self, step: Move<'static>, last: EntryRef<'_>) -> Result<()> {
+        let _call = self.table.enter()?;
+        self.tree.space().check_live()?;
+        self.beyond = None;
+        let up = matches!(step, Move::Next);
+        let is_passed =
+            |entries: &Entries| if up { entries.key() <= last.key } else { entries.key() >= last.key };
+        let back = if up { Move::Prev } else { Move::Next };
+        let mut work = LongWork::default();
+        while back.make(&mut self.entries)? {
+            if is_passed(&self.entries) {
+                if self.entries.key() == last.key {
+                    self.at = At::CopiedRow;
+                    self.long.clear();
+                    self.long.extend_from_slice(last.row);
+                    self.entry_value.clear();
+                    self.entry_value.extend_from_slice(last.value);
+                }
+                return Ok(());
+            }
+            work.step()?;
+        }
+        Ok(())
+    }
+}
