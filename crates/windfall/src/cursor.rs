@@ -22,6 +22,7 @@
 mod batch;
 mod filter;
 mod locking;
+mod semi_consistent;
 
 use core::ops::{Bound, RangeBounds};
 
@@ -45,6 +46,8 @@ use crate::{
 pub(crate) use batch::is_full;
 pub(crate) use filter::Wanted;
 pub(crate) use locking::intention;
+use semi_consistent::LockedRows;
+pub(crate) use semi_consistent::may_read_committed;
 
 pub use batch::{BATCH_ROWS, Batch};
 pub use filter::Condition;
@@ -105,6 +108,8 @@ pub struct Cursor {
     ended: Option<Snapshot>,
     /// The lock on the row at the position, if the cursor has taken it and may release it again.
     releasable: Option<Releasable>,
+    /// What a cursor that locks for update does with rows that others have locked.
+    locked_rows: LockedRows,
     /// The step that has moved a locking cursor past an end.
     beyond: Option<Move<'static>>,
     /// The number of partial rollbacks of the transaction at the time when entries were read ahead.
@@ -146,6 +151,8 @@ enum At {
     Row,
     /// A row with its value in `Cursor::long`.
     CopiedRow,
+    /// The same, of a locking cursor: the last committed version of a row that others have locked.
+    CommittedRow,
 }
 
 /// A borrowed entry of an index.
@@ -218,6 +225,7 @@ impl Cursor {
             is_range_locked: false,
             ended: None,
             releasable: None,
+            locked_rows: LockedRows::Await,
             beyond: None,
             rolled_back: 0,
             at: At::Nothing,
@@ -532,7 +540,7 @@ impl Cursor {
                 );
                 self.entries.value()
             }
-            At::CopiedRow => &self.long,
+            At::CopiedRow | At::CommittedRow => &self.long,
         };
         Some((self.entries.key(), value))
     }
@@ -542,7 +550,7 @@ impl Cursor {
         let (value, row) = match self.at {
             At::Nothing => return None,
             At::Row => (self.entries.value(), &[][..]),
-            At::CopiedRow => (&self.entry_value[..], &self.long[..]),
+            At::CopiedRow | At::CommittedRow => (&self.entry_value[..], &self.long[..]),
         };
         Some(EntryRef { key: self.entries.key(), value, row })
     }

@@ -481,6 +481,26 @@ impl IndexCursor {
         self.entries.unlock_row()
     }
 
+    /// Makes the cursor semi-consistent, as [`Cursor::semi_consistent`] does.
+    pub fn semi_consistent(&mut self, on: bool) {
+        self.entries.semi_consistent(on);
+    }
+
+    /// Returns whether the row at the position is not locked, as [`Cursor::was_semi_consistent`] does.
+    pub fn was_semi_consistent(&self) -> bool {
+        self.entries.was_semi_consistent()
+    }
+
+    /// Locks the row at the position and reads it again, as [`Cursor::lock_row`] does. Returns whether it is still
+    /// there, with this index key; its payload and its value may be others.
+    ///
+    /// # Errors
+    /// As [`Cursor::lock_row`].
+    pub fn lock_row(&mut self) -> Result<bool> {
+        self.entries.lock_row()?;
+        self.take_apart()
+    }
+
     fn go_where(
         &mut self,
         to: Move<'_>,

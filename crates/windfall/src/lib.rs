@@ -171,7 +171,7 @@ pub use sync::{
 };
 pub use table::Table;
 pub use transaction::{Isolation, LockWaitPolicy, Savepoint, StatementEnd, Transaction, TransactionOptions};
-pub use tx_table::{Access, AutoCommit, InTransaction, TxIndex, TxTable};
+pub use tx_table::{Access, AutoCommit, InTransaction, SemiConsistentRead, TxIndex, TxTable};
 pub use txn::{
     ExtractedEntries, SuppliedChange, SuppliedEntry, UndoLimitAction,
     locks::{

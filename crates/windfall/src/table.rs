@@ -275,7 +275,7 @@ impl<A: Access> Table<A> {
     }
 
     /// Attempts a locking read. Returns `None` if the table was truncated before it was locked.
-    fn try_get_locked(
+    pub(crate) fn try_get_locked(
         &self,
         call: &mut RowCall<'_>,
         key: &[u8],

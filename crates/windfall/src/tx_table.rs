@@ -10,7 +10,7 @@
 use core::ops::RangeBounds;
 
 use crate::{
-    cursor::{Cursor, Reader},
+    cursor::{Cursor, Reader, may_read_committed},
     error::Result,
     index::{Index, IndexCursor, IndexRange},
     range::{Bounds, Range},
@@ -18,7 +18,7 @@ use crate::{
     sync::Arc,
     table::Table,
     transaction::{LockWaitPolicy, Transaction},
-    txn::locks::RowMode,
+    txn::{Stop, locks::RowMode},
 };
 
 /// The mode of the calls on a handle: [`AutoCommit`] or [`InTransaction`]. No other type can implement it.
@@ -104,6 +104,23 @@ impl sealed::Sealed for InTransaction<'_> {
     #[inline]
     fn duplicate_lock(&self) -> Option<RowMode> {
         Some(self.duplicate_lock)
+    }
+}
+
+/// The result of a read for update that does not wait ([`TxTable::get_for_update_semi_consistent`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SemiConsistentRead {
+    /// There is no row.
+    Missing,
+    /// The row is locked, and its newest version was read.
+    Locked,
+    /// Others have locked the row: its last committed version was read, and it is not locked.
+    Committed,
+}
+
+impl SemiConsistentRead {
+    fn of(is_there: bool, row: Self) -> Self {
+        if is_there { row } else { Self::Missing }
     }
 }
 
@@ -220,6 +237,41 @@ impl TxTable<'_> {
     /// As [`TxTable::get_for_share`].
     pub fn get_for_update_into(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
         self.get_for_into(key, RowMode::Exclusive, value)
+    }
+
+    /// As [`TxTable::get_for_update_into`], but at [`Isolation::ReadUncommitted`] and [`Isolation::ReadCommitted`] a
+    /// row that others have locked is not waited for: its last committed version is read, without a lock, as by a
+    /// [semi-consistent](Cursor::semi_consistent) cursor. If that is wanted, [`TxTable::get_for_update_into`] waits for
+    /// the lock.
+    ///
+    /// # Errors
+    /// As [`TxTable::get_for_share`].
+    ///
+    /// [`Isolation::ReadUncommitted`]: crate::Isolation::ReadUncommitted
+    /// [`Isolation::ReadCommitted`]: crate::Isolation::ReadCommitted
+    pub fn get_for_update_semi_consistent(
+        &self,
+        key: &[u8],
+        value: &mut Vec<u8>,
+    ) -> Result<SemiConsistentRead> {
+        self.engine.check_open()?;
+        let scope = self.holder()?;
+        let lock = self.lock(RowMode::Exclusive);
+        let reads_committed = may_read_committed(scope, lock) && !self.is_temporary();
+        let mut call = scope.begin_call()?;
+        let row_call = scope.row_call(&mut call.inner, self.kind(), lock.lock_timeout(scope));
+        let read = row_call.run(|call| match self.try_get_locked(call, key, lock, true, value) {
+            Err(Stop::Blocked(_)) if reads_committed => {
+                let own = call.attempt()?.id();
+                let (entered, versions) = (self.inner.enter()?, self.engine.transactions.versions());
+                let is_there = versions.get_committed(&entered.clustered, key, own, true, value)?;
+                Ok(Some(SemiConsistentRead::of(is_there, SemiConsistentRead::Committed)))
+            }
+            read => read.map(|read| {
+                read.map(|is_there| SemiConsistentRead::of(is_there, SemiConsistentRead::Locked))
+            }),
+        });
+        call.finish(read).map_err(|error| self.with_owner(error))
     }
 
     fn get_for(&self, key: &[u8], mode: RowMode) -> Result<Option<Vec<u8>>> {

@@ -83,7 +83,7 @@ impl Cursor {
     /// there are none, past the end.
     ///
     /// A locking cursor locks all rows of the batch, and [`Cursor::unlock_row_of`] releases the locks that are not
-    /// wanted.
+    /// wanted. A batch ends with a row that was read without a lock ([`Cursor::semi_consistent`]).
     ///
     /// ```
     /// # fn main() -> windfall::Result<()> {
@@ -166,7 +166,7 @@ impl Cursor {
             };
             let is_enough = push(found.expect("a step has found a row"), self.releasable)?;
             self.releasable = None;
-            if is_enough || self.take_ahead(step, &mut push)? {
+            if is_enough || self.was_semi_consistent() || self.take_ahead(step, &mut push)? {
                 return Ok(true);
             }
         }

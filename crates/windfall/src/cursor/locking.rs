@@ -134,13 +134,16 @@ impl Cursor {
                 if before == Some(Condition::Ends) {
                     return Ok(false);
                 }
-                let call = scope.row_call(inner, TableKind::Shared, lock.lock_timeout(scope));
-                if before != Some(Condition::Fails)
-                    && call.run(|call| self.try_read_locked(call, lock, scope.locks_gaps()).map(Some))?
-                {
+                let at = if before == Some(Condition::Fails) {
+                    At::Nothing
+                } else {
+                    let call = scope.row_call(inner, TableKind::Shared, lock.lock_timeout(scope));
+                    call.run(|call| self.try_read_locked_or_committed(scope, call, lock).map(Some))?
+                };
+                if at != At::Nothing {
                     match self.evaluate(wanted)? {
                         Condition::Holds => {
-                            self.at = At::CopiedRow;
+                            self.at = at;
                             return Ok(true);
                         }
                         Condition::Fails => self.release_row(scope, inner)?,
@@ -192,7 +195,7 @@ impl Cursor {
     }
 
     /// Attempts to lock and read the row of the entry at the position. Returns whether it is there.
-    fn try_read_locked(
+    pub(super) fn try_read_locked(
         &mut self,
         call: &mut RowCall<'_>,
         lock: RowLock,

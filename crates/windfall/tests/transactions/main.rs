@@ -28,6 +28,7 @@ mod prepared;
 mod progress;
 mod queue;
 mod reads;
+mod semi_consistent;
 mod statements;
 mod supplied;
 mod temporary;
