@@ -112,7 +112,11 @@ impl<A: Access> Index<A> {
         Self { table, name, tree, form }
     }
 
-    fn owner(&self) -> Owner {
+    pub(crate) fn tree(&self) -> &Tree {
+        &self.tree
+    }
+
+    pub(crate) fn owner(&self) -> Owner {
         Owner::Index { table: self.table.name.clone(), index: self.name.clone() }
     }
 
@@ -241,7 +245,7 @@ impl<A: Access> Index<A> {
         Ok(cursor.of_index(self.form))
     }
 
-    fn parts(&self) -> Parts {
+    pub(crate) fn parts(&self) -> Parts {
         let (owner, space, form) = (self.owner(), self.tree.space().id(), self.form);
         Parts { owner, space, form, places: EntryPlaces::default(), unescaped: Vec::new() }
     }
@@ -249,7 +253,7 @@ impl<A: Access> Index<A> {
 
 /// How the entry that was found last comes apart, in bytes, and the index that it is of, for messages.
 #[derive(Debug)]
-struct Parts {
+pub(crate) struct Parts {
     owner: Owner,
     space: SpaceId,
     form: EntryForm,
@@ -285,7 +289,7 @@ impl EntryPlaces {
 
 impl Parts {
     /// Takes an entry apart.
-    fn find(&mut self, EntryRef { key, value, .. }: EntryRef<'_>) -> Result<()> {
+    pub(crate) fn find(&mut self, EntryRef { key, value, .. }: EntryRef<'_>) -> Result<()> {
         let parts = split(self.form, (key, value), self.space, || self.owner.clone())?;
         let index_key = self.form.index_key(parts.index, &mut self.unescaped).len();
         self.places = EntryPlaces { index_part: parts.index.len(), index_key, payload: parts.payload.len() };

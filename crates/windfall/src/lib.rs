@@ -131,6 +131,7 @@ mod interrupt;
 mod load;
 mod metrics;
 mod range;
+mod sample;
 mod scope;
 mod session;
 mod table;

@@ -686,7 +686,7 @@ impl<A: Access> Table<A> {
     }
 
     /// Returns an error if the database is closed, or the tree was dropped.
-    fn check_readable(&self, tree: &Tree) -> Result<()> {
+    pub(crate) fn check_readable(&self, tree: &Tree) -> Result<()> {
         self.engine.check_open()?;
         tree.space().check_live()
     }

@@ -12,7 +12,9 @@ use std::{
 };
 
 use rand::{Rng, SeedableRng, rngs::SmallRng};
-use windfall::{Database, Error, IndexOptions, Options, Table, TableOptions, TransactionOptions};
+use windfall::{
+    Database, Error, IndexOptions, Options, Table, TableOptions, TransactionOptions, Work, work_so_far,
+};
 use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
 
 mod common;
@@ -286,4 +288,134 @@ fn pages_and_levels_are_those_of_the_trees() {
     for gone in [table.pages().unwrap_err(), index.pages().unwrap_err(), table.row_count().unwrap_err()] {
         assert!(matches!(gone, Error::TableDropped(_)), "{gone:?}");
     }
+}
+
+/// Creates a table of so many rows with an index, whose entries are in another order.
+fn sampled(db: &Database, rows: u32) -> Table {
+    let options = TableOptions::default().index("i", IndexOptions::on_value(0..4));
+    let table = db.create_table("sampled", options).unwrap();
+    for n in 0..rows {
+        table.insert(&key(n), &[&key(!n)[..], &[7; 100]].concat()).unwrap();
+    }
+    table
+}
+
+#[test]
+fn a_sample_of_all_leaves_is_exact() {
+    let (_folder, db) = new_database(options()).unwrap();
+    let table = sampled(&db, 2_000);
+    // What is not committed counts, and long values are empty.
+    let trx = db.begin(TransactionOptions::default());
+    trx.table(&table).delete(&key(7)).unwrap();
+    trx.table(&table).insert(&key(5_000), &[9; 9_000]).unwrap();
+    let mut rows = Vec::new();
+    let leaves = table
+        .sample_leaves(100_000, |leaf, stands_for| {
+            assert!((stands_for - 1.0).abs() < 1e-9);
+            rows.extend(leaf.iter().map(|(key, value)| (key.to_vec(), value.to_vec())));
+            true
+        })
+        .unwrap();
+    assert!(leaves > 50, "{leaves}");
+    let mut expected: Vec<_> = trx.table(&table).rows().unwrap().map(Result::unwrap).collect();
+    expected.last_mut().unwrap().1.clear();
+    assert_eq!(rows, expected);
+    let mut entries = Vec::new();
+    let index = trx.table(&table).index("i").unwrap();
+    index
+        .sample_leaves(100_000, |leaf, _| {
+            entries.extend(leaf.iter().map(|entry| (entry.index_key.to_vec(), entry.key.to_vec())));
+            true
+        })
+        .unwrap();
+    let expected = index.keys::<&[u8]>(..).unwrap().map(Result::unwrap);
+    assert_eq!(entries, expected.map(|entry| (entry.index_key, entry.key)).collect::<Vec<_>>());
+    assert_eq!(table.sample_leaves(0, |_, _| true).unwrap(), 0);
+    let empty = db.create_table("empty", TableOptions::default()).unwrap();
+    assert_eq!(empty.sample_leaves(9, |_, _| true).unwrap(), 0);
+}
+
+#[test]
+fn a_sample_costs_a_descent_for_each_leaf() {
+    let (_folder, db) = new_database(options()).unwrap();
+    let table = sampled(&db, 3_000);
+    let frames = || work_so_far().of(Work::Frame);
+    for asked in [1, 10, 40] {
+        let (before, mut estimate) = (frames(), 0.0);
+        let leaves = table
+            .sample_leaves(asked, |leaf, stands_for| {
+                estimate += stands_for * leaf.len() as f64;
+                true
+            })
+            .unwrap();
+        let frames = frames() - before;
+        assert!((1..=u64::from(asked)).contains(&leaves), "{leaves} of {asked}");
+        assert_eq!(frames, u64::from(asked) * u64::from(table.height().unwrap()));
+        assert!(asked < 40 || (1_500.0..6_000.0).contains(&estimate), "{estimate}");
+    }
+    let mut leaves = 0;
+    let ended = table.sample_leaves(40, |_, _| {
+        leaves += 1;
+        leaves < 3
+    });
+    assert_eq!((ended.unwrap(), leaves), (3, 3));
+}
+
+#[test]
+fn a_sample_has_each_row_at_most_once() {
+    let (_folder, db) = new_database(options()).unwrap();
+    let table = sampled(&db, 1_000);
+    let mut random = SmallRng::seed_from_u64(8);
+    for _ in 0..20 {
+        let mut last: Option<Vec<u8>> = None;
+        table
+            .sample_leaves(60, |leaf, _| {
+                for (key, _) in leaf.iter() {
+                    assert!(last.as_ref().is_none_or(|last| **last < *key), "{last:?}, then {key:?}");
+                    last = Some(key.to_vec());
+                }
+                // Leaves around the sample split and merge.
+                for _ in 0..20 {
+                    let n = random.random_range(0..1_200u32);
+                    let value = [&key(!n)[..], &vec![7; random.random_range(0..700)]].concat();
+                    if random.random() {
+                        table.put(&key(n), &value).unwrap();
+                    } else {
+                        table.delete(&key(n)).unwrap();
+                    }
+                }
+                true
+            })
+            .unwrap();
+    }
+}
+
+#[test]
+fn a_sample_ends_when_its_table_is_dropped() {
+    let (_folder, db) = new_database(options()).unwrap();
+    let table = sampled(&db, 1_000);
+    let index = table.index("i").unwrap();
+    let mut visited = 0;
+    let sampled = table.sample_leaves(10, |_, _| {
+        visited += 1;
+        db.drop_table("sampled").unwrap();
+        true
+    });
+    assert!(matches!(sampled, Err(Error::TableDropped(_))), "{sampled:?}");
+    assert_eq!(visited, 1);
+    assert!(matches!(index.sample_leaves(10, |_, _| true), Err(Error::TableDropped(_))));
+}
+
+#[test]
+fn an_interrupt_ends_a_sample() {
+    let (_folder, db) = new_database(options()).unwrap();
+    let table = sampled(&db, 1_000);
+    let trx = db.begin(TransactionOptions::default());
+    let (handle, mut visited) = (trx.interrupt_handle(), 0);
+    let sampled = trx.table(&table).sample_leaves(10, |_, _| {
+        visited += 1;
+        handle.interrupt();
+        true
+    });
+    assert!(sampled.is_err() && visited == 1, "{sampled:?} after {visited}");
 }

@@ -5,7 +5,7 @@
 //! **Invariants.** A child's version is taken before its parent is validated for the last time: at that moment the page
 //! was the parent's child, and reading on from that version is safe (test:
 //! `readers_and_cursors_during_splits_and_merges`). Levels fall by one at each step, so a descent ends, whatever the
-//! pages hold (checked by `tree/descent.rs::try_descend`).
+//! pages hold (checked by `tree/descent.rs::try_descend_by`).
 //!
 //! The first descent to a page that was read in from disk compares its fences with its parent, because a page whose
 //! last write the disk has lost is intact but stale: it may be a node that was split or merged since (test:
@@ -103,7 +103,7 @@ pub(super) struct Path<'a, S: PageStore + 'a> {
 }
 
 /// The outcome of one attempt to descend.
-enum Attempt<'t, S: PageStore + 't> {
+pub(super) enum Attempt<'t, S: PageStore + 't> {
     /// A node changed during the descent.
     Changed,
     /// The tree has no node at the level.
@@ -252,6 +252,18 @@ impl<S: PageStore> Tree<S> {
         target: Target<'_>,
         level: u8,
         access: Access,
+        visit: impl FnMut(Node<'_>),
+    ) -> Result<Attempt<'_, S>> {
+        self.try_descend_by(|node| target.child_slot(node), level, access, visit)
+    }
+
+    /// As [`Tree::try_descend`], to the children that `choose` returns the slots of.
+    #[inline]
+    pub(super) fn try_descend_by(
+        &self,
+        mut choose: impl FnMut(Node<'_>) -> usize,
+        level: u8,
+        access: Access,
         mut visit: impl FnMut(Node<'_>),
     ) -> Result<Attempt<'_, S>> {
         let at_level = |level| if level == 0 { access } else { Access::Point };
@@ -284,7 +296,7 @@ impl<S: PageStore> Tree<S> {
                     true => Attempt::Reached(Path { parent, node }),
                 });
             }
-            slot = target.child_slot(view);
+            slot = choose(view);
             page = view.child(slot);
             // A page number from a torn read must not make the store read from disk.
             if !node.is_valid() {

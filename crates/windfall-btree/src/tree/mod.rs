@@ -36,6 +36,7 @@ mod look_up;
 pub mod overflow;
 mod page_set;
 mod parts;
+mod sample;
 pub mod store;
 mod structure;
 #[cfg(any(test, feature = "fuzz"))]
@@ -52,6 +53,7 @@ pub use look_up::LookUp;
 pub use overflow::{OverflowReader, OverflowRef, OverflowWriter};
 pub use page_set::PageSet;
 pub use parts::Parts;
+pub use sample::LeafCopy;
 pub use structure::{PendingMerges, split_log_limit};
 
 use crate::{

@@ -60,19 +60,18 @@ impl Batch {
         self.rows.iter().map(|row| (&self.bytes[row.start..row.value], &self.bytes[row.value..row.end]))
     }
 
-    fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.rows.clear();
         self.bytes.clear();
     }
 
     #[inline]
-    fn push(&mut self, key: &[u8], value: &[u8], releasable: Option<Releasable>) -> bool {
+    pub(crate) fn push(&mut self, key: &[u8], value: &[u8], releasable: Option<Releasable>) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(key);
         self.bytes.extend_from_slice(value);
         let (value, end) = (start + key.len(), self.bytes.len());
         self.rows.push(PlacedRow { start, value, end, releasable });
-        is_full(self.rows.len(), &self.bytes)
     }
 }
 
@@ -141,8 +140,10 @@ impl Cursor {
     }
 
     fn try_take_rows(&mut self, step: Move<'static>, batch: &mut Batch) -> Result<()> {
-        let is_full =
-            self.take(step, |EntryRef { key, row, .. }, releasable| Ok(batch.push(key, row, releasable)))?;
+        let is_full = self.take(step, |EntryRef { key, row, .. }, releasable| {
+            batch.push(key, row, releasable);
+            Ok(is_full(batch.rows.len(), &batch.bytes))
+        })?;
         match batch.iter().last() {
             Some((key, row)) if !is_full => self.return_to(step, EntryRef { key, value: &[], row }),
             _ => Ok(()),

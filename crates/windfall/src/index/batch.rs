@@ -5,7 +5,7 @@
 //! **Invariants.** A batch has the entries that single steps would find (test: `batches_are_steps`). Each comes apart
 //! as the cursor takes it apart at its position (test: `batches_are_steps`).
 
-use super::{EntryPlaces, IndexCursor, IndexEntry};
+use super::{EntryPlaces, IndexCursor, IndexEntry, Parts};
 use crate::{
     cursor::{EntryRef, Move, Releasable, is_full},
     error::Result,
@@ -59,17 +59,18 @@ impl IndexBatch {
         places.of(key, payload, unescaped, row)
     }
 
-    fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.entries.clear();
         self.bytes.clear();
     }
 
-    fn push(
+    pub(crate) fn push(
         &mut self,
         EntryRef { key, value, row }: EntryRef<'_>,
-        (places, unescaped): (EntryPlaces, &[u8]),
+        Parts { places, unescaped, .. }: &Parts,
         releasable: Option<Releasable>,
-    ) -> bool {
+    ) {
+        let places = *places;
         let Self { entries, bytes } = self;
         let start = bytes.len();
         bytes.extend_from_slice(key);
@@ -80,7 +81,6 @@ impl IndexBatch {
         bytes.extend_from_slice(unescaped);
         let end = bytes.len();
         entries.push(PlacedEntry { start, key, row, end, places, releasable });
-        is_full(entries.len(), bytes)
     }
 }
 
@@ -128,7 +128,8 @@ impl IndexCursor {
         let Self { entries, parts } = self;
         let is_full = entries.take(step, |entry, releasable| {
             parts.find(entry)?;
-            Ok(batch.push(entry, (parts.places, &parts.unescaped), releasable))
+            batch.push(entry, parts, releasable);
+            Ok(is_full(batch.entries.len(), &batch.bytes))
         })?;
         match batch.entries.last() {
             Some(PlacedEntry { start, key, row, places, .. }) if !is_full => {

@@ -57,6 +57,7 @@ const LAYERS: &[&[&str]] = &[
         "transaction",
         "tx_table",
         "get_many",
+        "sample",
     ],
     &["fuzz"],
 ];

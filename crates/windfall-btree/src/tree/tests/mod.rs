@@ -12,6 +12,7 @@ mod freezing;
 mod look_ups;
 mod model;
 mod pieces;
+mod samples;
 mod scans;
 mod values;
 
