@@ -136,7 +136,7 @@ impl EntryForm {
         out.clear();
         match self {
             Self::Terminated => secondary::prefix_into(index_key, out),
-            Self::Supplied { .. } => out.extend_from_slice(index_key),
+            Self::Supplied { .. } | Self::Composite => out.extend_from_slice(index_key),
         }
     }
 
