@@ -28,7 +28,7 @@ fn rows_apart(locks: &LockManager) -> [RowName; 2] {
     let row = |key: u8| RowName { space: SPACE, key: [key].into() };
     let shard = |row: &RowName| locks.shards.spot(row.space, &row.key).shard;
     let first = row(b'a');
-    let other = (b'b'..).map(row).find(|other| shard(other) != shard(&first)).unwrap();
+    let other = (b'b'..=b'z').map(row).find(|other| shard(other) != shard(&first)).unwrap();
     [first, other]
 }
 
