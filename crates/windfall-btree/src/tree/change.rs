@@ -20,7 +20,7 @@ use core::marker::PhantomData;
 
 use super::{
     Tree,
-    descent::Target,
+    descent::{Bounds, Target},
     store::{Access, Latched, MiniTransaction, PageStore},
     structure::{Need, is_underfull},
 };
@@ -28,6 +28,7 @@ use crate::{
     error::Result,
     ids::PageNo,
     page::{EntryHeader, Node, PageOp, check_change},
+    sync::Arc,
 };
 
 /// The room that a change needs in a leaf.
@@ -50,6 +51,8 @@ pub struct Located<'k, S: PageStore> {
     slot: usize,
     found: Option<EntryHeader>,
     room: Room,
+    /// The whole fences of the leaf, if one of them is cut.
+    bounds: Option<Arc<Bounds>>,
     store: PhantomData<fn(&S)>,
 }
 
@@ -74,7 +77,7 @@ impl<S: PageStore> Tree<S> {
             self.freeze(key, 1)?;
         }
         loop {
-            let Some(path) = self.reach(Target::Key(key), 0, Access::Point)? else {
+            let Some((path, bounds)) = self.reach_with_fences(Target::Key(key), 0, Access::Point)? else {
                 return Err(self.damaged(PageNo::ROOT, "the root has vanished"));
             };
             let Some(leaf) = mtr.upgrade(&self.space, &path.node)? else { continue };
@@ -82,7 +85,7 @@ impl<S: PageStore> Tree<S> {
                 Node::new(mtr.page(leaf)).contains(key) != Some(false),
                 "the leaf that was latched is not that of the key"
             );
-            match self.place(mtr, leaf, key, room) {
+            match self.place(mtr, leaf, bounds.map(Arc::new), key, room) {
                 Ok(Some(place)) => return Ok(place),
                 Ok(None) => mtr.unlatch(leaf),
                 Err(error) => {
@@ -99,6 +102,7 @@ impl<S: PageStore> Tree<S> {
         &self,
         mtr: &S::MiniTransaction<'_>,
         leaf: Latched,
+        bounds: Option<Arc<Bounds>>,
         key: &'k [u8],
         room: Room,
     ) -> Result<Option<Located<'k, S>>> {
@@ -113,7 +117,7 @@ impl<S: PageStore> Tree<S> {
         check_change(node, present, need.map_or(0, |need| need.record_bytes(node, present)))
             .map_err(|what| self.damaged(mtr.page_no(leaf), what))?;
         let found = found.then(|| node.header(slot));
-        Ok(Some(Located { key, leaf, slot, found, room, store: PhantomData }))
+        Ok(Some(Located { key, leaf, slot, found, room, bounds, store: PhantomData }))
     }
 }
 
@@ -141,7 +145,7 @@ pub enum Adjacent<'k, S: PageStore> {
 
 impl<S: PageStore> Tree<S> {
     /// Finds the place of another key in the leaf of `other`, which `mtr` holds; `None` if the key belongs in another
-    /// leaf, or if a cut fence leaves that open. A change at one place shifts the later places in the leaf.
+    /// leaf. A change at one place shifts the later places in the leaf.
     ///
     /// # Errors
     /// Damage if a change of the leaf would fail.
@@ -152,10 +156,13 @@ impl<S: PageStore> Tree<S> {
         key: &'k [u8],
         room: Room,
     ) -> Result<Option<Adjacent<'k, S>>> {
-        if Node::new(mtr.page(other.leaf)).contains(key) != Some(true) {
+        let is_here = Node::new(mtr.page(other.leaf)).contains(key);
+        let is_between = |bounds: &Arc<Bounds>| bounds.contains(key);
+        // The caller relies on it: a descent to a leaf that it has latched would wait for ever.
+        if !is_here.unwrap_or_else(|| other.bounds.as_ref().is_some_and(is_between)) {
             return Ok(None);
         }
-        let place = self.place(mtr, other.leaf, key, room)?;
+        let place = self.place(mtr, other.leaf, other.bounds.clone(), key, room)?;
         Ok(Some(place.map_or(Adjacent::NoRoom, Adjacent::Place)))
     }
 }

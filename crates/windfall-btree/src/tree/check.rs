@@ -206,9 +206,8 @@ impl<S: PageStore> Tree<S> {
             node.key_into(slot, &mut key);
             key
         };
-        let is_inside =
-            |key: Vec<u8>| key >= bounds.lower && bounds.upper.as_ref().is_none_or(|upper| key < *upper);
-        if first < node.count() && !(is_inside(key(first)) && is_inside(key(node.count() - 1))) {
+        let is_inside = |slot| bounds.contains(&key(slot));
+        if first < node.count() && !(is_inside(first) && is_inside(node.count() - 1)) {
             return Err(self.damaged(node.page().id().page, "a key lies outside the fences"));
         }
         Ok(())

@@ -78,6 +78,11 @@ impl Bounds {
         }
     }
 
+    /// Returns whether a key lies within them.
+    pub(super) fn contains(&self, key: &[u8]) -> bool {
+        self.lower.as_slice() <= key && self.upper.as_deref().is_none_or(|upper| key < upper)
+    }
+
     /// Returns whether these are the fences of the node.
     pub(super) fn are_of(&self, node: Node<'_>) -> bool {
         let (lower, upper) = self.fences();

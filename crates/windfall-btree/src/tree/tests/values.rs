@@ -11,7 +11,7 @@ use super::{confirm, get, header, put, remove, tree, tree_on};
 use crate::{
     error::{Error, UsageError},
     ids::{PageNo, SpaceId, TrxId},
-    page::EntryHeader,
+    page::{EntryHeader, Node},
     sync::Arc,
     tree::{
         OverflowRef, PageSet, Room, Tree, TreeReport,
@@ -372,4 +372,29 @@ fn merges_are_asked_for_by_leaves_that_hold_little() {
         });
         assert_eq!(asked, expected, "of {rows} rows");
     }
+}
+
+/// A caller that has latched a leaf relies on it: a descent to that leaf would wait for ever.
+#[test]
+fn the_keys_of_a_leaf_with_cut_fences_are_adjacent_and_no_others() {
+    let tree = tree(4096);
+    let key = |n: u32| [&vec![b'a' + n as u8 / 20; 300][..], &n.to_be_bytes(), &[b'-'; 300]].concat();
+    let keys: Vec<_> = (0..200).map(key).collect();
+    for key in &keys {
+        put(&tree, key, header(1), b"value");
+    }
+    let mut open = 0;
+    for one in &keys {
+        let mut mtr = tree.store().begin().unwrap();
+        let place = tree.seek_for_change(&mut mtr, one, Room::Keep).unwrap();
+        let node = Node::new(mtr.page(place.leaf()));
+        let is_here = |key: &&Vec<u8>| node.has_prefix_of(key) && node.find(key).1;
+        let here: Vec<_> = keys.iter().filter(is_here).collect();
+        open += here.iter().filter(|key| node.contains(key).is_none()).count();
+        for key in &keys {
+            let adjacent = tree.seek_adjacent(&mtr, &place, key, Room::Keep).unwrap();
+            assert_eq!(adjacent.is_some(), here.contains(&key), "{key:?} and the leaf of {one:?}");
+        }
+    }
+    assert!(open > 20, "{open} keys of which a cut fence leaves open where they belong");
 }
