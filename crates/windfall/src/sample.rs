@@ -93,8 +93,8 @@ impl<A: Access> Table<A> {
     ) -> Result<u64> {
         let Some(distance) = u64::MAX.checked_div(leaves.into()) else { return Ok(0) };
         let mut place = self.engine.env.random() % distance;
-        let (mut leaf, mut end, mut visited) = (LeafCopy::default(), Vec::new(), 0);
-        for n in 0..leaves {
+        let (mut leaf, mut last, mut visited) = (LeafCopy::default(), None::<Vec<u8>>, 0);
+        for _ in 0..leaves {
             LongWork::check()?;
             let is_there = {
                 let _call = self.inner.enter()?;
@@ -102,17 +102,22 @@ impl<A: Access> Table<A> {
                 tree.copy_leaf_at(place, &mut leaf)?
             };
             place = place.saturating_add(distance);
-            // The same leaf again, or one that was merged with it meanwhile.
-            if !is_there || n > 0 && *leaf.low() < *end {
+            // The same leaf again, or one that was merged with it meanwhile. Fences do not tell: a leaf may store only the
+            // beginning of one, and its neighbour more of it.
+            let first = leaf.entries().next().map(|(_, key, _)| key);
+            if !is_there || last.as_deref().is_some_and(|last| first.is_none_or(|first| first <= last)) {
                 continue;
             }
             visited += 1;
             if !visit(&leaf, (leaf.weight() / f64::from(leaves)).max(1.0))? {
                 break;
             }
-            let Some(high) = leaf.high() else { break };
-            end.clear();
-            end.extend_from_slice(high);
+            if leaf.high().is_none() {
+                break;
+            }
+            if let Some((_, key, _)) = leaf.entries().last() {
+                last = Some(key.to_vec());
+            }
         }
         Ok(visited)
     }

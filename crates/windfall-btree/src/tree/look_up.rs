@@ -9,7 +9,7 @@
 
 use super::{
     Tree,
-    descent::Target,
+    descent::{Bounds, Target},
     store::{Access, PageStore, Reading},
 };
 use crate::{
@@ -77,8 +77,16 @@ impl<S: PageStore> Tree<S> {
     fn find_up(&self, prefix: &[u8], found: &mut LookUp) -> Result<Option<EntryHeader>> {
         let LookUp { key, value, copied, leaves } = found;
         debug_assert!(key.starts_with(prefix), "a look-up goes on outside of its range");
+        // Whether the upper fence of the leaf is needed and cut.
+        let mut is_cut = false;
         loop {
-            let Some(path) = self.reach(Target::Key(key), 0, Access::Point)? else { return Ok(None) };
+            let target = Target::Key(key);
+            let reached = if is_cut {
+                self.reach_with_fences(target, 0, Access::Point)?
+            } else {
+                self.reach(target, 0, Access::Point)?.map(|path| (path, None))
+            };
+            let Some((path, bounds)) = reached else { return Ok(None) };
             let node = Node::new(path.node.page());
             let (slot, _) = node.find(key);
             copied.clear();
@@ -87,8 +95,20 @@ impl<S: PageStore> Tree<S> {
                 node.key_into(slot, copied);
                 node.version_into(slot, value)
             });
-            let is_bounded = header.is_some() || node.upper_into(copied);
+            let is_known = header.is_some() || bounds.is_some() || !node.has_cut_fence();
+            let is_bounded = header.is_some()
+                || match bounds {
+                    Some(Bounds { upper, .. }) => {
+                        copied.extend_from_slice(upper.as_deref().unwrap_or(&[]));
+                        upper.is_some()
+                    }
+                    None => node.upper_into(copied),
+                };
             if !path.node.is_valid() {
+                continue;
+            }
+            is_cut = !is_known;
+            if is_cut {
                 continue;
             }
             *leaves += 1;

@@ -50,9 +50,10 @@ use crate::{
 /// nodes above the leaves. Longer keys can cause more levels, but splits still do not occur on all of them.
 const MAX_SPLITS: u64 = 16;
 
-/// Maximum of log that one change of the structure takes, in bytes: the image of a page, and fences and separators.
-const fn one_change(page_size: usize) -> u64 {
-    2 * page_size as u64
+/// Maximum of log that one change of the structure takes, in bytes: the image of a page, four fences with a prefix of up
+/// to 3/8 of a page each, and a separator.
+pub(super) const fn one_change(page_size: usize) -> u64 {
+    3 * page_size as u64
 }
 
 /// Returns the maximum of log that making room for one entry takes, in bytes.

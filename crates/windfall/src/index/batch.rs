@@ -105,7 +105,8 @@ impl IndexCursor {
     }
 
     /// Releases the lock on the row at this place of a batch, which this cursor has read last, as
-    /// [`IndexCursor::unlock_row`] does.
+    /// [`IndexCursor::unlock_row`] does. Of a row with several entries in the batch, the first place has the lock: it
+    /// must not be released if the program wants the row for another one of them.
     ///
     /// # Errors
     /// As [`IndexCursor::unlock_row`].

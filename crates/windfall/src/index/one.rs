@@ -11,7 +11,8 @@
 //! `one_row_is_found_while_its_key_moves_between_rows`).
 //!
 //! A locking read locks the row that it returns, and no gap: while that is locked no other row gets its key if the
-//! index is unique (test: `a_row_found_by_its_unique_key_is_locked_and_no_gap`). If there is no row, levels that lock
+//! index is unique (test: `a_row_found_by_its_unique_key_is_locked_and_no_gap`). At SERIALIZABLE the gap before its
+//! entry is locked as well, because the key may repeat (test: `a_serializable_read_of_one_row_is_repeatable`). If there is no row, levels that lock
 //! gaps lock the range of the key and look again (test: `a_missing_unique_key_stays_missing`). The other levels look
 //! again with a view if there were entries of the key, because it may have moved to another row meanwhile (test:
 //! `one_row_is_found_while_its_key_moves_between_rows`).
@@ -63,6 +64,25 @@ enum Looked {
     Skipped,
     /// There is none, but another row may have got the key meanwhile.
     Unsure,
+}
+
+/// How much of the entries of a key is locked against inserts.
+#[derive(PartialEq, Eq)]
+enum LockedGap {
+    None,
+    /// Up to this entry.
+    UpTo(Vec<u8>),
+    All,
+}
+
+impl LockedGap {
+    fn reaches(&self, entry: &[u8]) -> bool {
+        match self {
+            Self::None => false,
+            Self::UpTo(last) => entry <= last.as_slice(),
+            Self::All => true,
+        }
+    }
 }
 
 impl<A: Access> Index<A> {
@@ -150,10 +170,10 @@ impl<A: Access> Index<A> {
             return self.find_one_seen(Visibility::Newest, covers, one);
         }
         if let Some(lock) = lock.or_else(|| scope.plain_read_lock().map(RowLock::from)) {
-            let mut is_gap_locked = false;
+            scope.check_known(inner, || Ok(self.tree.space().created_at()), || self.owner())?;
+            let mut gap = LockedGap::None;
             let call = scope.row_call(inner, self.table.kind(), lock.lock_timeout(scope));
-            return call
-                .run(|call| self.try_lock_one(call, lock, scope.locks_gaps(), &mut is_gap_locked, one));
+            return call.run(|call| self.try_lock_one(call, scope, lock, &mut gap, one));
         }
         let own = inner.own();
         match scope.options.isolation {
@@ -242,9 +262,9 @@ impl<A: Access> Index<A> {
     fn try_lock_one(
         &self,
         call: &mut RowCall<'_>,
+        scope: &Scope,
         lock: RowLock,
-        locks_gaps: bool,
-        is_gap_locked: &mut bool,
+        gap: &mut LockedGap,
         one: &mut OneRow,
     ) -> Result<Option<bool>, Stop> {
         let space = self.table.lock_table(call, intention(lock.mode))?;
@@ -254,16 +274,24 @@ impl<A: Access> Index<A> {
             return Ok(None);
         }
         self.tree.space().check_live()?;
+        // A row before the one that was found would be found the next time. Only a serializable read is repeatable in
+        // spite of other rows with the key.
+        let is_serializable = scope.plain_read_lock().is_some();
         let mut view = None;
         loop {
             match self.look_and_lock(trx, &entered, lock, view.as_ref(), one)? {
+                Looked::Found if is_serializable && !gap.reaches(one.entry.key()) => {
+                    let upper = Bound::Included(one.entry.key());
+                    row::lock_range(trx, &self.tree, Bound::Included(&one.prefix), upper)?;
+                    *gap = LockedGap::UpTo(one.entry.key().to_vec());
+                }
                 Looked::Found => return Ok(Some(true)),
-                Looked::None | Looked::Unsure if *is_gap_locked => return Ok(Some(false)),
-                Looked::None | Looked::Unsure if locks_gaps => {
+                Looked::None | Looked::Unsure if *gap == LockedGap::All => return Ok(Some(false)),
+                Looked::None | Looked::Unsure if scope.locks_gaps() => {
                     let end = row::entry::end_of_prefix(one.prefix.clone());
                     let upper = end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
                     row::lock_range(trx, &self.tree, Bound::Included(&one.prefix), upper)?;
-                    *is_gap_locked = true;
+                    *gap = LockedGap::All;
                 }
                 Looked::Skipped | Looked::None => return Ok(Some(false)),
                 Looked::Unsure => view = Some(self.table.engine.transactions.versions().view()),

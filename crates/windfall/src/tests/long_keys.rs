@@ -6,7 +6,7 @@ use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
 
 use super::load::{assert_rest, open, rows_of, shuffled};
 use crate::{
-    Access, Database, IndexOptions, Result, Seek, SuppliedChange, SuppliedEntry, Table, TableOptions,
+    Access, Database, IndexOptions, OneRow, Result, Seek, SuppliedChange, SuppliedEntry, Table, TableOptions,
     TransactionOptions, env::Env as _,
 };
 
@@ -80,6 +80,12 @@ fn change(table: &Table<impl Access>, rows: &mut Rows, chance: &SimulatedEnv) ->
 /// Asserts that the table has these rows, and finds them by all of their keys.
 fn assert_rows(table: &Table, rows: &Rows, what: &str) -> Result<()> {
     assert!(rows_of(table) == *rows, "{what}: other rows");
+    let mut sampled = 0;
+    table.sample_leaves(10_000, |leaf, _| {
+        sampled += leaf.len();
+        true
+    })?;
+    assert_eq!(sampled, rows.len(), "{what}: a sample of all leaves");
     for name in ["value", "made"] {
         let index = table.index(name)?;
         let index_key =
@@ -113,6 +119,16 @@ fn assert_rows(table: &Table, rows: &Rows, what: &str) -> Result<()> {
                 index.get(index_key)?.map(|row| row.map(|row| row.key)).collect::<Result<_>>()?;
             assert!(keys == found, "{what}: other rows of one key of {name}");
             assert!(cursor.seek(Seek::AtLeast(&index_key[..LONGEST / 2]))?, "{what}: no entry begins so");
+            let mut one = OneRow::default();
+            for length in [1, 300, LONGEST] {
+                let first = expected.keys().find(|(other, _)| other.starts_with(&index_key[..length]));
+                let is_whole = length == LONGEST || name == "made";
+                let found = index.get_one(&index_key[..length], &mut one)?.map(|row| row.key.to_vec());
+                assert!(
+                    !is_whole || found.as_ref() == first.map(|(_, key)| key),
+                    "{what}: another row of {name}"
+                );
+            }
         }
     }
     Ok(())

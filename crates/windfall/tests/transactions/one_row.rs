@@ -204,7 +204,9 @@ fn a_row_found_by_its_unique_key_is_locked_and_no_gap() {
             };
             let found = found.unwrap().map(|row| (row.key.to_vec(), row.value.to_vec()));
             assert_eq!(found, Some((vec![4], vec![b'x', 50])));
-            let locks = locked(&db, &trx);
+            let mut locks = locked(&db, &trx);
+            let ranges = locks.extract_if(.., |lock| matches!(lock, Lock::Range(..))).count();
+            assert_eq!(ranges, usize::from(level == Isolation::Serializable), "{level:?}: {locks:?}");
             assert_eq!(locks.len(), 2, "{level:?}: {locks:?}");
             assert!(matches!(&locks[0], Lock::Table(..)), "{locks:?}");
             assert!(
@@ -313,4 +315,43 @@ fn a_read_of_one_row_touches_a_frame_of_each_level() {
         assert_eq!((alone, whole), (levels.0, levels.0 + levels.1), "key {key}");
         assert!(by_cursor >= whole, "{by_cursor} frames");
     }
+}
+
+#[test]
+fn a_serializable_read_of_one_row_is_repeatable() {
+    let db = database();
+    let table =
+        db.create_table("t", TableOptions::default().index("i", IndexOptions::on_value(0..1))).unwrap();
+    table.insert(b"5", b"k").unwrap();
+    db.set_lock_wait_timeout(Duration::ZERO);
+    let mut one = OneRow::default();
+    for isolation in LEVELS {
+        let trx = begin(&db, isolation);
+        let within = trx.table(&table);
+        let index = within.index("i").unwrap();
+        let mut read = || index.get_one(b"k", &mut one).unwrap().map(|row| row.key.to_vec());
+        let first = read();
+        let inserted = table.insert(b"1", b"k");
+        assert_eq!(inserted.is_err(), isolation == Isolation::Serializable, "{isolation:?}: {inserted:?}");
+        let is_repeatable = !matches!(isolation, Isolation::ReadUncommitted | Isolation::ReadCommitted);
+        assert_eq!(read() == first, is_repeatable, "{isolation:?}");
+        trx.rollback().unwrap();
+        table.delete(b"1").unwrap();
+    }
+}
+
+#[test]
+fn a_locking_read_of_one_row_knows_that_its_index_is_newer_than_its_view() {
+    let db = database();
+    let table = db.create_table("t", TableOptions::default()).unwrap();
+    table.insert(b"1", b"k").unwrap();
+    let trx = begin(&db, Isolation::Snapshot);
+    assert!(trx.table(&table).get(b"1").unwrap().is_some());
+    table.put(b"1", b"o").unwrap();
+    db.create_index("t", "i", IndexOptions::on_value(0..1).unique()).unwrap();
+    let within = trx.table(&table);
+    let (index, mut one) = (within.index("i").unwrap(), OneRow::default());
+    let plain = index.get_one(b"k", &mut one).map(drop).unwrap_err().to_string();
+    let locking = index.get_one_for_update(b"k", &mut one).map(drop).unwrap_err().to_string();
+    assert_eq!(plain, locking);
 }

@@ -18,6 +18,7 @@ use crate::{
         hash::{HashBudget, TreeHash},
         overflow::VALUE_BYTES_MAX,
         store::{HashIndex as _, MiniTransaction, PageStore},
+        structure::one_change,
         testpool::TestPool,
     },
 };
@@ -222,6 +223,8 @@ fn making_room_for_an_entry_takes_no_more_log_than_is_reserved() {
     };
     // The largest numbers of splits for an entry and for a header.
     let mut worst = [0, 0];
+    // The longest group, in tenths of a page.
+    let mut most_at_once = 0;
     for page_size in [4096, 8192] {
         let tree = tree(page_size);
         let (longest_key, longest_value) = (tree.key_limit(), tree.inline_limit());
@@ -248,6 +251,11 @@ fn making_room_for_an_entry_takes_no_more_log_than_is_reserved() {
             // The last group is the change itself.
             let splits = &log[..log.len() - 1];
             let bytes: usize = splits.iter().flatten().map(|logged| logged.op.len() + 24).sum();
+            for group in splits {
+                let bytes: usize = group.iter().map(|logged| logged.op.len() + 24).sum();
+                most_at_once = most_at_once.max(bytes * 10 / page_size);
+                assert!(bytes as u64 <= one_change(page_size), "{bytes} bytes in one group");
+            }
             let most = &mut worst[usize::from(!is_entry)];
             *most = splits.len().max(*most);
             assert!(
@@ -258,6 +266,7 @@ fn making_room_for_an_entry_takes_no_more_log_than_is_reserved() {
         }
         confirm(&tree);
     }
+    assert!(most_at_once > 20, "{most_at_once} tenths of a page: no group with long fences");
     assert!(
         worst[0] > 3 && worst[1] > 0,
         "{worst:?} splits: no entry met several full nodes, or no header one"

@@ -32,6 +32,9 @@ use std::{
     hash::{BuildHasher, RandomState},
 };
 
+use rustc_hash::FxBuildHasher;
+use smallvec::SmallVec;
+
 use crate::{
     env::Env,
     error::{Error, Owner, Result, RowHolder, UsageError},
@@ -88,7 +91,8 @@ impl LatchQueue {
 
 #[derive(Debug)]
 struct Shard {
-    queues: Mutex<HashMap<LatchName, LatchQueue>>,
+    /// By names, which have a keyed hash already: a second one may be weak.
+    queues: Mutex<HashMap<LatchName, LatchQueue, FxBuildHasher>>,
     moved: Event,
 }
 
@@ -105,7 +109,7 @@ pub(crate) struct KeyLatches {
 pub(crate) struct KeyLatchGuard<'a> {
     latches: &'a KeyLatches,
     by: By,
-    held: Vec<LatchName>,
+    held: SmallVec<[LatchName; 2]>,
 }
 
 fn busy() -> Error {
@@ -115,7 +119,7 @@ fn busy() -> Error {
 impl KeyLatches {
     /// Returns a table without latches.
     pub(crate) fn new(env: Arc<dyn Env>) -> Self {
-        let shard = |_| Shard { queues: Mutex::new(Rank::Leaf, HashMap::new()), moved: Event::new() };
+        let shard = |_| Shard { queues: Mutex::new(Rank::Leaf, HashMap::default()), moved: Event::new() };
         Self { shards: (0..SHARDS).map(shard).collect(), hasher: RandomState::new(), env }
     }
 
@@ -133,7 +137,7 @@ impl KeyLatches {
     /// # Errors
     /// [`UsageError::WaitInCall`] if it would have to wait and must not.
     pub(crate) fn latch_in_call(&self, name: LatchName) -> Result<KeyLatchGuard<'_>> {
-        let mut guard = KeyLatchGuard { latches: self, by: By::Call, held: Vec::with_capacity(1) };
+        let mut guard = KeyLatchGuard { latches: self, by: By::Call, held: SmallVec::new() };
         guard.acquire_in_call(name)?;
         Ok(guard)
     }
@@ -145,7 +149,7 @@ impl KeyLatches {
         let mut awaited = names.first().copied();
         loop {
             let mut guard =
-                KeyLatchGuard { latches: self, by: By::Worker, held: Vec::with_capacity(names.len()) };
+                KeyLatchGuard { latches: self, by: By::Worker, held: SmallVec::with_capacity(names.len()) };
             if let Some(name) = awaited {
                 guard.acquire_waiting(name);
             }
@@ -160,7 +164,7 @@ impl KeyLatches {
 
     /// Acquires a latch for a worker, if it is free.
     pub(crate) fn try_latch(&self, name: LatchName) -> Option<KeyLatchGuard<'_>> {
-        let mut guard = KeyLatchGuard { latches: self, by: By::Worker, held: Vec::with_capacity(1) };
+        let mut guard = KeyLatchGuard { latches: self, by: By::Worker, held: SmallVec::new() };
         guard.try_acquire(name).then_some(guard)
     }
 }

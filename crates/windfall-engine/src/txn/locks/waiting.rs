@@ -247,9 +247,10 @@ impl WaitStep<'_> {
 
     /// Sets whether later requests overtake one that waits for a table. Returns the transactions that it waits for.
     ///
-    /// No cycle is closed when it no longer yields. It is a shared request of an owner without locks, so a later one
-    /// that begins to wait for it is for a writer of rows, or exclusive; and such a request waits already for all that
-    /// a shared one waits for, or for one that does.
+    /// It is a request of an owner without locks. If it is shared, no cycle is closed when it no longer yields: a later
+    /// one that begins to wait for it is for a writer of rows, or exclusive; and such a request waits already for all
+    /// that a shared one waits for, or for one that does. An exclusive one may close a cycle, through a reader that
+    /// waits behind it and has what a holder of the table waits for. That lasts until it yields again.
     pub(super) fn set_yielding(&mut self, me: &LockOwner, yields: bool) -> Blockers {
         let Self { locks, waits, woken } = self;
         if let Some(wait) = waits.all.get(&me.id()) {
