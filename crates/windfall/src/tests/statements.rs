@@ -2,6 +2,7 @@
 //! statement.
 
 mod concurrent;
+mod extracted;
 mod several;
 
 use core::time::Duration;
@@ -29,6 +30,7 @@ fn options() -> Options {
         .buffer_pool_size(256 * 4096)
         .log_size(4 << 20)
         .log_buffer_size(256 << 10)
+        .extractor("digits", extracted::digits)
 }
 
 fn open(disk: &SimulatedDisk, seed: u64) -> Result<(Database, SimulatedEnv)> {
