@@ -102,8 +102,8 @@ impl<A: Access> Table<A> {
                 tree.copy_leaf_at(place, &mut leaf)?
             };
             place = place.saturating_add(distance);
-            // The same leaf again, or one that was merged with it meanwhile. Fences do not tell: a leaf may store only the
-            // beginning of one, and its neighbour more of it.
+            // The same leaf again, or one that was merged with it meanwhile. Fences do not show it: a leaf may store
+            // only a part of one, and its neighbour more of it.
             let first = leaf.entries().next().map(|(_, key, _)| key);
             if !is_there || last.as_deref().is_some_and(|last| first.is_none_or(|first| first <= last)) {
                 continue;

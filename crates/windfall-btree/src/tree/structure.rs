@@ -50,8 +50,8 @@ use crate::{
 /// nodes above the leaves. Longer keys can cause more levels, but splits still do not occur on all of them.
 const MAX_SPLITS: u64 = 16;
 
-/// Maximum of log that one change of the structure takes, in bytes: the image of a page, four fences with a prefix of up
-/// to 3/8 of a page each, and a separator.
+/// Maximum of log that one change of the structure takes, in bytes: the image of a page, four fences with a prefix of
+/// up to 3/8 of a page each, and a separator.
 pub(super) const fn one_change(page_size: usize) -> u64 {
     3 * page_size as u64
 }

@@ -12,10 +12,10 @@
 //!
 //! A locking read locks the row that it returns, and no gap: while that is locked no other row gets its key if the
 //! index is unique (test: `a_row_found_by_its_unique_key_is_locked_and_no_gap`). At SERIALIZABLE the gap before its
-//! entry is locked as well, because the key may repeat (test: `a_serializable_read_of_one_row_is_repeatable`). If there is no row, levels that lock
-//! gaps lock the range of the key and look again (test: `a_missing_unique_key_stays_missing`). The other levels look
-//! again with a view if there were entries of the key, because it may have moved to another row meanwhile (test:
-//! `one_row_is_found_while_its_key_moves_between_rows`).
+//! entry is locked as well, because the key may repeat (test: `a_serializable_read_of_one_row_is_repeatable`). If there
+//! is no row, levels that lock gaps lock the range of the key and look again (test:
+//! `a_missing_unique_key_stays_missing`). The other levels look again with a view if there were entries of the key,
+//! because it may have moved to another row meanwhile (test: `one_row_is_found_while_its_key_moves_between_rows`).
 
 use core::{mem::swap, ops::Bound};
 

@@ -1,5 +1,4 @@
-//! Tests of DDL statements concurrent with row calls, on a simulated disk. A test can act at given points within a
-//! statement.
+//! Tests of DDL statements concurrent with row calls, on a simulated disk. A test acts at points within a statement.
 
 mod concurrent;
 mod extracted;

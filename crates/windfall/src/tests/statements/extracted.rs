@@ -70,8 +70,8 @@ fn add(db: &Database, seed: u64) -> Result<()> {
 
 #[test]
 fn entries_of_an_extractor_follow_their_rows_while_an_index_is_built() {
-    // With few bytes of notes each change is applied at once, and several rows change at each entry that it has: that is
-    // slow, and so done with some seeds.
+    // With few bytes of notes each change is applied at once, and several rows change at each entry that it has: that
+    // is slow, and so done with some seeds.
     for seed in (1..40).filter(|seed| seed / 2 % 4 < 2 || [4, 7].contains(seed)) {
         let disk = SimulatedDisk::new(seed);
         let run = |db: &Database| add(db, seed);
