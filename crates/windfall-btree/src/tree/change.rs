@@ -48,8 +48,11 @@ pub enum Room {
 pub struct Located<'k, S: PageStore> {
     key: &'k [u8],
     leaf: Latched,
-    slot: usize,
-    found: Option<EntryHeader>,
+    /// A statement on many tables has very many places: they are small.
+    slot: u16,
+    is_found: bool,
+    /// The header of the entry that was found.
+    header: EntryHeader,
     room: Room,
     /// The whole fences of the leaf, if one of them is cut.
     bounds: Option<Arc<Bounds>>,
@@ -116,8 +119,9 @@ impl<S: PageStore> Tree<S> {
         debug_assert!(slot <= node.count(), "a key's place lies beyond the slots of its leaf");
         check_change(node, present, need.map_or(0, |need| need.record_bytes(node, present)))
             .map_err(|what| self.damaged(mtr.page_no(leaf), what))?;
-        let found = found.then(|| node.header(slot));
-        Ok(Some(Located { key, leaf, slot, found, room, bounds, store: PhantomData }))
+        let header = if found { node.header(slot) } else { EntryHeader::UNVERSIONED };
+        let slot = slot as u16;
+        Ok(Some(Located { key, leaf, slot, is_found: found, header, room, bounds, store: PhantomData }))
     }
 }
 
@@ -168,22 +172,26 @@ impl<S: PageStore> Tree<S> {
 }
 
 impl<S: PageStore> Located<'_, S> {
+    fn slot(&self) -> usize {
+        self.slot.into()
+    }
+
     /// Returns the entry's version header; `None` if the key has no entry. A delete-marked entry counts as present.
     pub fn header(&self) -> Option<EntryHeader> {
-        self.found
+        self.is_found.then_some(self.header)
     }
 
     /// Replaces the content of `value` by the entry's value.
     pub fn value_into(&self, mtr: &S::MiniTransaction<'_>, value: &mut Vec<u8>) {
         value.clear();
-        if self.found.is_some() {
-            Node::new(mtr.page(self.leaf)).value_into(self.slot, value);
+        if self.is_found {
+            Node::new(mtr.page(self.leaf)).value_into(self.slot(), value);
         }
     }
 
     /// Returns the length of the entry's value; `None` if the key has no entry.
     pub fn value_len(&self, mtr: &S::MiniTransaction<'_>) -> Option<usize> {
-        self.found.map(|_| Node::new(mtr.page(self.leaf)).value_range(self.slot).1)
+        self.is_found.then(|| Node::new(mtr.page(self.leaf)).value_range(self.slot()).1)
     }
 
     /// Returns the latched leaf, which is shared with the places that [`Tree::seek_adjacent`] has found.
@@ -198,61 +206,63 @@ impl<S: PageStore> Located<'_, S> {
 
     /// Inserts the entry. There must be none, and the value must fit the requested room.
     pub fn insert(&mut self, mtr: &mut S::MiniTransaction<'_>, header: EntryHeader, value: &[u8]) {
-        assert!(self.found.is_none(), "an entry is inserted where one exists");
+        assert!(!self.is_found, "an entry is inserted where one exists");
         self.assert_room(value);
         let prefix = Node::new(mtr.page(self.leaf)).prefix_len();
-        let slot = self.slot as u16;
-        mtr.apply(self.leaf, &PageOp::LeafInsert { slot, header, suffix: &self.key[prefix..], value });
+        mtr.apply(
+            self.leaf,
+            &PageOp::LeafInsert { slot: self.slot, header, suffix: &self.key[prefix..], value },
+        );
         debug_assert!(
-            Node::new(mtr.page(self.leaf)).is_at(self.slot, self.key),
+            Node::new(mtr.page(self.leaf)).is_at(self.slot(), self.key),
             "an inserted entry is not in its slot"
         );
-        self.found = Some(header);
+        (self.is_found, self.header) = (true, header);
     }
 
     /// Replaces header and value of the entry, which must exist. The value must fit the requested room. Returns whether
     /// the entry takes fewer bytes than before, and the leaf should be merged as after [`Located::remove`].
     pub fn replace(&mut self, mtr: &mut S::MiniTransaction<'_>, header: EntryHeader, value: &[u8]) -> bool {
-        assert!(self.found.is_some(), "an entry is replaced where none exists");
+        assert!(self.is_found, "an entry is replaced where none exists");
         self.assert_room(value);
         let before = self.record_bytes(mtr);
-        mtr.apply(self.leaf, &PageOp::LeafReplace { slot: self.slot as u16, header, value });
+        mtr.apply(self.leaf, &PageOp::LeafReplace { slot: self.slot, header, value });
         debug_assert_eq!(
-            Node::new(mtr.page(self.leaf)).value_range(self.slot).1,
+            Node::new(mtr.page(self.leaf)).value_range(self.slot()).1,
             value.len(),
             "the new value of an entry has another length"
         );
-        self.found = Some(header);
-        self.record_bytes(mtr) < before && self.should_merge(mtr, self.slot)
+        (self.is_found, self.header) = (true, header);
+        self.record_bytes(mtr) < before && self.should_merge(mtr, self.slot())
     }
 
     /// Replaces the version header of the entry, which must exist. The header must fit the requested room. Returns
     /// whether the entry takes fewer bytes than before, and the leaf should be merged as after [`Located::remove`].
     pub fn set_header(&mut self, mtr: &mut S::MiniTransaction<'_>, header: EntryHeader) -> bool {
-        assert!(self.found.is_some(), "an entry is marked where none exists");
+        assert!(self.is_found, "an entry is marked where none exists");
         let node = Node::new(mtr.page(self.leaf));
         let has_room = match self.room {
-            Room::Keep => node.takes_header(self.slot, header),
+            Room::Keep => node.takes_header(self.slot(), header),
             Room::Header => true,
-            Room::Value(length) => node.value_range(self.slot).1 <= length,
+            Room::Value(length) => node.value_range(self.slot()).1 <= length,
         };
         assert!(has_room, "a header that takes more bytes was not announced when its place was located");
         let before = self.record_bytes(mtr);
-        mtr.apply(self.leaf, &PageOp::LeafHeader { slot: self.slot as u16, header });
+        mtr.apply(self.leaf, &PageOp::LeafHeader { slot: self.slot, header });
         debug_assert_eq!(
-            Node::new(mtr.page(self.leaf)).header(self.slot),
+            Node::new(mtr.page(self.leaf)).header(self.slot()),
             header,
             "the new header of an entry is another one"
         );
-        self.found = Some(header);
-        self.record_bytes(mtr) < before && self.should_merge(mtr, self.slot)
+        (self.is_found, self.header) = (true, header);
+        self.record_bytes(mtr) < before && self.should_merge(mtr, self.slot())
     }
 
     /// Removes the entry, which must exist. Returns whether the leaf has become so empty that [`Tree::maintain`] should
     /// be called after the commit of the mini-transaction.
     pub fn remove(self, mtr: &mut S::MiniTransaction<'_>) -> bool {
-        assert!(self.found.is_some(), "an entry is removed where none exists");
-        mtr.apply(self.leaf, &PageOp::NodeRemove { slot: self.slot as u16 });
+        assert!(self.is_found, "an entry is removed where none exists");
+        mtr.apply(self.leaf, &PageOp::NodeRemove { slot: self.slot });
         self.should_merge(mtr, Node::new(mtr.page(self.leaf)).count())
     }
 
@@ -267,16 +277,16 @@ impl<S: PageStore> Located<'_, S> {
     }
 
     fn record_bytes(&self, mtr: &S::MiniTransaction<'_>) -> usize {
-        Node::new(mtr.page(self.leaf)).record_bytes(self.slot)
+        Node::new(mtr.page(self.leaf)).record_bytes(self.slot())
     }
 
     /// Returns whether the entry, which must exist, takes as many bytes as it would with a value of this length and any
     /// header, so that the leaf needs no room for that.
     pub fn has_room_for(&self, mtr: &S::MiniTransaction<'_>, length: usize) -> bool {
-        debug_assert!(self.found.is_some(), "an entry that does not exist has room");
+        debug_assert!(self.is_found, "an entry that does not exist has room");
         let need = Need::leaf(self.key, Room::Value(length));
         let node = Node::new(mtr.page(self.leaf));
-        need.is_some_and(|need| need.record_bytes(node, Some(self.slot)) <= node.record_bytes(self.slot))
+        need.is_some_and(|need| need.record_bytes(node, Some(self.slot())) <= node.record_bytes(self.slot()))
     }
 
     fn assert_room(&self, value: &[u8]) {

@@ -105,7 +105,7 @@ fn an_index_that_a_function_cannot_fill_is_refused() {
         entry.key.resize(5000, 7);
         Ok(true)
     });
-    assert!(error.contains("index i of table towns") && error.contains("5001"), "{error}");
+    assert!(error.contains("index i of table towns") && error.contains("5000"), "{error}");
     let error = refused(supplied(), |_, _, entry| {
         entry.payload.resize(5000, 7);
         Ok(true)

@@ -376,7 +376,7 @@ fn an_insert_sees_the_range_or_is_seen() {
 /// writer.
 #[test]
 fn a_row_that_is_locked_is_not_written() {
-    explore(6000, &["LocksPublishedLate", "ServedAndNotWoken"], || {
+    explore(20_000, &["LocksPublishedLate", "ServedAndNotWoken"], || {
         let locks = locks();
         let leaf = Arc::new(Leaf::default());
         let before = locks.lock_owner(TrxId(1));
