@@ -113,7 +113,7 @@ fn change_and_compare() -> Result<()> {
     table.put_stream(b"5", 3, &mut &b"Zzz"[..])?;
     let rows = model(&[("1", "Xbc"), ("2", "b"), ("3", "Yc"), ("5", "Zzz")]);
     assert_is(&db, &table, &rows)?;
-    let refused = table.insert(b"6", b"Xnew").unwrap_err();
+    let refused = table.insert(b"6", b"Xnew").expect_err("a duplicate key");
     assert!(
         matches!(&refused, Error::Schema(SchemaError::DuplicateKey { row, .. }) if **row == *b"1"),
         "{refused}"
