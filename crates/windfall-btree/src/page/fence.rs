@@ -85,6 +85,15 @@ impl Fence<Vec<u8>> {
     }
 }
 
+/// Returns whether these can be the same fences as others.
+pub(crate) fn are_same(one: Fences<'_>, other: Fences<'_>) -> bool {
+    one.0.is_same(other.0)
+        && match (one.1, other.1) {
+            (Some(one), Some(other)) => one.is_same(other),
+            (one, other) => one.is_none() && other.is_none(),
+        }
+}
+
 /// Returns the length of the prefix that a node with these fences cuts off its keys.
 pub(crate) fn prefix_of((lower, upper): Fences<'_>) -> usize {
     upper.map_or(0, |upper| common_prefix(lower.bytes, upper.bytes))

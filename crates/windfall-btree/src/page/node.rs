@@ -49,7 +49,7 @@ use core::cmp::Ordering as Order;
 
 use super::{
     Page, PageType,
-    fence::{CHECKSUM, Fence},
+    fence::{CHECKSUM, Fence, Fences, are_same},
     record::{EntryHeader, Fixed, child_of},
 };
 use crate::{
@@ -410,11 +410,7 @@ impl<'a> Node<'a> {
         };
         let lower = if slot == 0 { self.lower_fence() } else { separator(slot) };
         let upper = if slot + 1 < self.count() { Some(separator(slot + 1)) } else { self.upper_fence() };
-        lower.as_deref().is_same(child.lower_fence().as_deref())
-            && match (upper, child.upper_fence()) {
-                (Some(here), Some(there)) => here.as_deref().is_same(there.as_deref()),
-                (here, there) => here.is_none() && there.is_none(),
-            }
+        child.has_fences((lower.as_deref(), upper.as_ref().map(Fence::as_deref)))
     }
 
     /// Returns the child in a slot of an inner node.
@@ -552,6 +548,12 @@ impl<'a> Node<'a> {
         self.upper_into(&mut bytes);
         let checksum = (self.flags & UPPER_IS_CUT != 0).then(|| self.page.u32(at + len));
         Some(Fence { bytes, checksum })
+    }
+
+    /// Returns whether its fences can be these.
+    pub(crate) fn has_fences(self, fences: Fences<'_>) -> bool {
+        let (lower, upper) = (self.lower_fence(), self.upper_fence());
+        are_same((lower.as_deref(), upper.as_ref().map(Fence::as_deref)), fences)
     }
 
     /// Returns whether a fence is cut.

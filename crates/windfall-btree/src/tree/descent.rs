@@ -85,12 +85,7 @@ impl Bounds {
 
     /// Returns whether these are the fences of the node.
     pub(super) fn are_of(&self, node: Node<'_>) -> bool {
-        let (lower, upper) = self.fences();
-        lower.is_same(node.lower_fence().as_deref())
-            && match (upper, node.upper_fence()) {
-                (Some(here), Some(there)) => here.is_same(there.as_deref()),
-                (here, there) => here.is_none() && there.is_none(),
-            }
+        node.has_fences(self.fences())
     }
 
     /// Returns them as fences.

@@ -82,7 +82,7 @@ impl<S: PageStore> Tree<S> {
         loop {
             let target = Target::Key(key);
             let reached = if is_cut {
-                self.reach_with_fences(target, 0, Access::Point)?
+                self.reach_with_bounds(target, 0, Access::Point)?.map(|(path, bounds)| (path, Some(bounds)))
             } else {
                 self.reach(target, 0, Access::Point)?.map(|path| (path, None))
             };
