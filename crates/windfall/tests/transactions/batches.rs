@@ -5,18 +5,10 @@ use std::time::Duration;
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use windfall::{
     Access, BATCH_ROWS, Batch, Cursor, Database, Error, IndexBatch, IndexCursor, IndexItem, IndexOptions,
-    IndexRow, Isolation, Lock, Seek, SuppliedChange, SuppliedEntry, Table, TableOptions, Transaction,
+    IndexRow, Isolation, Seek, SuppliedChange, SuppliedEntry, Table, TableOptions,
 };
 
-use super::{begin, database};
-
-const LEVELS: [Isolation; 5] = [
-    Isolation::ReadUncommitted,
-    Isolation::ReadCommitted,
-    Isolation::RepeatableRead,
-    Isolation::Snapshot,
-    Isolation::Serializable,
-];
+use super::{LEVELS, begin, database, locked_rows};
 
 fn indexed(db: &Database) -> Table {
     let options = TableOptions::default()
@@ -234,16 +226,6 @@ fn a_batch_that_fails_has_no_rows() {
     assert_eq!((rows.row(), entries.row()), (None, None));
 }
 
-/// Returns the keys of the rows that a transaction has locked.
-fn locked(db: &Database, trx: &Transaction) -> Vec<u8> {
-    let of = db.locks().into_iter().filter(|held| Some(held.trx) == trx.id());
-    let rows = of.filter_map(|held| match held.lock {
-        Lock::Row(row, _) => Some(row.key[0]),
-        _ => None,
-    });
-    rows.collect()
-}
-
 #[test]
 fn a_batch_of_a_locking_cursor_locks_its_rows() {
     let db = database();
@@ -255,7 +237,7 @@ fn a_batch_of_a_locking_cursor_locks_its_rows() {
         cursor.set_range([10]..[15]);
         let mut batch = Batch::default();
         assert_eq!(cursor.next_batch(&mut batch).unwrap(), 5);
-        assert_eq!((locked(&db, &trx), cursor.key()), (vec![10, 11, 12, 13, 14], Some(&[14][..])));
+        assert_eq!((locked_rows(&db, &trx), cursor.key()), (vec![10, 11, 12, 13, 14], Some(&[14][..])));
         assert_eq!(cursor.unlock_row_of(&mut batch, 1).unwrap(), unlocks);
         assert!(
             !cursor.unlock_row_of(&mut batch, 1).unwrap() && !cursor.unlock_row_of(&mut batch, 5).unwrap()
@@ -264,7 +246,7 @@ fn a_batch_of_a_locking_cursor_locks_its_rows() {
         if unlocks {
             kept.remove(1);
         }
-        assert_eq!(locked(&db, &trx), kept);
+        assert_eq!(locked_rows(&db, &trx), kept);
         trx.commit().unwrap();
 
         let trx = begin(&db, level);
@@ -274,6 +256,9 @@ fn a_batch_of_a_locking_cursor_locks_its_rows() {
         assert_eq!(cursor.prev_batch(&mut batch).unwrap(), 5);
         assert_eq!((batch.get(0).unwrap().key, cursor.row().unwrap().key), (&[24][..], &[20][..]));
         assert_eq!(cursor.unlock_row_of(&mut batch, 0).unwrap(), unlocks);
-        assert_eq!(locked(&db, &trx), if unlocks { vec![20, 21, 22, 23] } else { vec![20, 21, 22, 23, 24] });
+        assert_eq!(
+            locked_rows(&db, &trx),
+            if unlocks { vec![20, 21, 22, 23] } else { vec![20, 21, 22, 23, 24] }
+        );
     }
 }

@@ -46,8 +46,8 @@ use std::{
 };
 
 use windfall::{
-    Access, Database, IndexOptions, Isolation, Options, Table, TableOptions, Transaction, TransactionOptions,
-    env::RealEnv,
+    Access, Database, IndexOptions, Isolation, Lock, Options, Table, TableOptions, Transaction,
+    TransactionOptions, env::RealEnv,
 };
 use windfall_sim::{SimulatedDisk, SimulatedEnv};
 
@@ -82,6 +82,25 @@ fn table(db: &Database) -> Table {
 
 fn begin(db: &Database, isolation: Isolation) -> Transaction {
     db.begin(TransactionOptions::default().isolation(isolation))
+}
+
+/// All isolation levels.
+const LEVELS: [Isolation; 5] = [
+    Isolation::ReadUncommitted,
+    Isolation::ReadCommitted,
+    Isolation::RepeatableRead,
+    Isolation::Snapshot,
+    Isolation::Serializable,
+];
+
+/// Returns the keys, of one byte, of the rows that a transaction has locked.
+fn locked_rows(db: &Database, trx: &Transaction) -> Vec<u8> {
+    let of = db.locks().into_iter().filter(|held| Some(held.trx) == trx.id());
+    let rows = of.filter_map(|held| match held.lock {
+        Lock::Row(row, _) => Some(row.key[0]),
+        _ => None,
+    });
+    rows.collect()
 }
 
 /// Waits until a call of another thread waits for a lock.

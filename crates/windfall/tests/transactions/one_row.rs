@@ -13,15 +13,7 @@ use windfall::{
 };
 use windfall_base::sync::work::{Work, so_far};
 
-use super::{await_lock_wait, begin, database, table};
-
-const LEVELS: [Isolation; 5] = [
-    Isolation::ReadUncommitted,
-    Isolation::ReadCommitted,
-    Isolation::RepeatableRead,
-    Isolation::Snapshot,
-    Isolation::Serializable,
-];
+use super::{LEVELS, await_lock_wait, begin, database, table};
 
 /// Asserts that each key of the index leads to the first row of its range, and so does its entry alone.
 fn assert_first(index: &Index<impl Access>, one: &mut OneRow, what: &str) {

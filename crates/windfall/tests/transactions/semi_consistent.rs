@@ -3,11 +3,11 @@
 use std::{thread, time::Duration};
 
 use windfall::{
-    Batch, Cursor, Database, Error, IndexCursor, Isolation, Lock, LockWaitPolicy, Seek, SemiConsistentRead,
-    Table, TableOptions, Transaction, error::LockError,
+    Batch, Cursor, Database, Error, IndexCursor, Isolation, LockWaitPolicy, Seek, SemiConsistentRead, Table,
+    TableOptions, Transaction, error::LockError,
 };
 
-use super::{await_lock_wait, begin, database, table};
+use super::{await_lock_wait, begin, database, locked_rows, table};
 
 const LEVELS: [Isolation; 2] = [Isolation::ReadUncommitted, Isolation::ReadCommitted];
 
@@ -57,15 +57,6 @@ fn rows_by_index(cursor: &mut IndexCursor, up: bool) -> Vec<(u8, u8, bool)> {
     rows
 }
 
-fn locked(db: &Database, trx: &Transaction) -> Vec<u8> {
-    let of = db.locks().into_iter().filter(|held| Some(held.trx) == trx.id());
-    let rows = of.filter_map(|held| match held.lock {
-        Lock::Row(row, _) => Some(row.key[0]),
-        _ => None,
-    });
-    rows.collect()
-}
-
 #[test]
 fn rows_that_others_have_locked_are_read_as_committed() {
     for (level, up) in LEVELS.into_iter().flat_map(|level| [(level, true), (level, false)]) {
@@ -75,13 +66,13 @@ fn rows_that_others_have_locked_are_read_as_committed() {
         let mut cursor = me.table(&table).cursor_for_update().unwrap();
         cursor.semi_consistent(true);
         assert_eq!(rows(&mut cursor, up), COMMITTED, "{level:?}");
-        assert_eq!(locked(&db, &me), [1, 6]);
+        assert_eq!(locked_rows(&db, &me), [1, 6]);
         me.commit().unwrap();
         let me = begin(&db, level);
         let mut cursor = me.table(&table).index("first").unwrap().cursor_for_update().unwrap();
         cursor.semi_consistent(true);
         assert_eq!(rows_by_index(&mut cursor, up), COMMITTED, "{level:?}");
-        assert_eq!(locked(&db, &me), [1, 6]);
+        assert_eq!(locked_rows(&db, &me), [1, 6]);
         // Its own changes are not those of others.
         me.table(&table).put(&[6], &[60, 66]).unwrap();
         assert!(cursor.seek(Seek::AtLeast(&[60])).unwrap());
@@ -104,7 +95,7 @@ fn single_rows_that_others_have_locked_are_read_as_committed() {
             assert_eq!(within.get_for_update_semi_consistent(&[n], &mut value).unwrap(), expected, "{n}");
             assert!(expected == Missing || value == [10 * n, n], "{n}: {value:?}");
         }
-        assert_eq!((locked(&db, &me), db.metrics().lock_waits), (vec![1], 0));
+        assert_eq!((locked_rows(&db, &me), db.metrics().lock_waits), (vec![1], 0));
         let skipping = within.lock_wait_policy(LockWaitPolicy::SkipLocked);
         assert_eq!(skipping.get_for_update_semi_consistent(&[2], &mut value).unwrap(), Missing);
     }
@@ -174,7 +165,7 @@ fn a_row_that_is_wanted_is_waited_for() {
             writer.commit().unwrap();
             call.join().unwrap();
         });
-        assert_eq!(locked(&db, &me), if by_index { vec![2, 4] } else { vec![4] });
+        assert_eq!(locked_rows(&db, &me), if by_index { vec![2, 4] } else { vec![4] });
     }
 }
 
