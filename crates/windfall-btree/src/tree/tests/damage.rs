@@ -159,6 +159,9 @@ fn a_lost_write_is_reported(key: impl Fn(u64) -> Vec<u8>) -> usize {
         let fails = |n: &u64| tree.get_into(&key(*n), &mut Vec::new()).is_err();
         let missed: Vec<u64> = (0..400).filter(fails).collect();
         assert!(!missed.is_empty(), "page {page}");
+        for key in now.keys.iter().filter(|key| !old.keys.contains(key)) {
+            assert!(tree.get_into(key, &mut Vec::new()).is_err(), "page {page} is said not to have {key:?}");
+        }
         let mut mtr = tree.store().begin().unwrap();
         assert!(missed.iter().all(|n| tree.seek_for_change(&mut mtr, &key(*n), Room::Keep).is_err()));
         drop(mtr);
