@@ -13,14 +13,8 @@
 /// # Panics
 /// With more than 65,535 fields, or more than 4 GiB in all.
 pub fn encode<F: AsRef<[u8]>>(fields: &[F]) -> Vec<u8> {
-    let count = u16::try_from(fields.len()).expect("at most 65,535 fields");
-    let mut value = count.to_le_bytes().to_vec();
-    let mut end = 0u32;
-    for field in fields {
-        let length = u32::try_from(field.as_ref().len()).ok();
-        end = length.and_then(|length| end.checked_add(length)).expect("at most 4 GiB");
-        value.extend_from_slice(&end.to_le_bytes());
-    }
+    let mut value = Vec::new();
+    encode_ends(fields.iter().map(|field| field.as_ref().len() as u64), &mut value);
     for field in fields {
         value.extend_from_slice(field.as_ref());
     }
@@ -29,6 +23,26 @@ pub fn encode<F: AsRef<[u8]>>(fields: &[F]) -> Vec<u8> {
         "the last field would be read back as another one"
     );
     value
+}
+
+/// Returns the bytes of a value with fields of these lengths.
+pub fn encoded_bytes(lengths: impl Iterator<Item = u64>) -> u64 {
+    lengths.fold(2, |bytes, length| bytes.saturating_add(4).saturating_add(length))
+}
+
+/// Appends what precedes the fields of a value: their number, and the end of each.
+///
+/// # Panics
+/// As [`encode`].
+pub fn encode_ends(lengths: impl ExactSizeIterator<Item = u64>, value: &mut Vec<u8>) {
+    let count = u16::try_from(lengths.len()).expect("at most 65,535 fields");
+    value.extend_from_slice(&count.to_le_bytes());
+    let mut end = 0u32;
+    for length in lengths {
+        let length = u32::try_from(length).ok();
+        end = length.and_then(|length| end.checked_add(length)).expect("at most 4 GiB");
+        value.extend_from_slice(&end.to_le_bytes());
+    }
 }
 
 fn end(value: &[u8], number: usize) -> Option<usize> {
@@ -52,6 +66,37 @@ pub fn field(value: &[u8], number: usize) -> Option<&[u8]> {
     let start = if number == 0 { 0 } else { end(value, number - 1)? };
     let fields = value.get(2 + count * 4..)?;
     fields.get(start..end(value, number)?)
+}
+
+/// A set of fields of a row, by their numbers from zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FieldSet(u64);
+
+impl FieldSet {
+    /// No field.
+    pub const NONE: Self = Self(0);
+    /// All fields.
+    pub const ALL: Self = Self(u64::MAX);
+
+    /// Returns the set of the first fields.
+    pub const fn first(count: usize) -> Self {
+        if count < 64 { Self((1 << count) - 1) } else { Self::ALL }
+    }
+
+    /// Returns the set with a field more.
+    ///
+    /// # Panics
+    /// If the number is not below 64.
+    #[must_use]
+    pub const fn with(self, number: usize) -> Self {
+        assert!(number < 64, "a set of fields has no field of such a number");
+        Self(self.0 | 1 << number)
+    }
+
+    /// Returns whether the field is in the set.
+    pub const fn contains(self, number: usize) -> bool {
+        number < 64 && self.0 & 1 << number != 0
+    }
 }
 
 /// Returns the least length of a value that has bytes in the field of this number: the header with the ends of this
@@ -91,6 +136,15 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_set_has_the_fields_that_it_was_given() {
+        let numbers = |set: FieldSet| (0..70).filter(|n| set.contains(*n)).collect::<Vec<_>>();
+        assert_eq!(numbers(FieldSet::NONE), [0; 0]);
+        assert_eq!(numbers(FieldSet::ALL), (0..64).collect::<Vec<_>>());
+        assert_eq!(FieldSet::first(64), FieldSet::ALL);
+        assert_eq!(numbers(FieldSet::first(2).with(63).with(5)), [0, 1, 5, 63]);
+    }
 
     #[test]
     fn a_row_is_its_number_of_fields_their_ends_and_the_fields() {

@@ -33,6 +33,7 @@ use crate::{
     ids::{SpaceId, TrxId},
     keys::KeyRange,
     page::EntryHeader,
+    row::FieldSet,
     scope::{Inner, RowLock, Scope},
     store::Tree,
     sync::{Arc, LongWork, is_inside},
@@ -102,6 +103,8 @@ pub struct Cursor {
     form: Option<EntryForm>,
     /// Whether only index entries are wanted: their rows are not read, unless they are locked.
     covers: bool,
+    /// The fields that it reads of rows that are stored as fields.
+    fields: FieldSet,
     /// Whether its range was locked as a whole.
     is_range_locked: bool,
     /// The transactions that had ended before the entries were read: for locking reads of an index.
@@ -222,6 +225,7 @@ impl Cursor {
             keeps_view: false,
             form: None,
             covers: false,
+            fields: FieldSet::ALL,
             is_range_locked: false,
             ended: None,
             releasable: None,
@@ -244,6 +248,11 @@ impl Cursor {
         Self { form: Some(form), ..self }
     }
 
+    /// Makes it read these fields of rows that are stored as fields.
+    pub(crate) fn reading(self, fields: FieldSet) -> Self {
+        Self { fields, ..self }
+    }
+
     /// Makes it return the entries of its index without the values of their rows.
     pub(crate) fn of_entries_alone(self) -> Self {
         Self { covers: true, ..self }
@@ -254,8 +263,8 @@ impl Cursor {
         let (engine, table, tree) = (self.engine.clone(), self.table.clone(), self.tree.clone());
         let mut new = Self::new(engine, table, tree, self.owner.clone(), self.reader.clone());
         new.entries.set_limits(self.entries.limits().clone());
-        let Self { keeps_view, form, covers, is_range_locked, .. } = *self;
-        Self { view: self.view.clone(), keeps_view, form, covers, is_range_locked, ..new }
+        let Self { keeps_view, form, covers, fields, is_range_locked, .. } = *self;
+        Self { view: self.view.clone(), keeps_view, form, covers, fields, is_range_locked, ..new }
     }
 
     /// Restricts the cursor to the rows with keys in a range, as if the table had no others: nothing beyond the range
@@ -468,7 +477,7 @@ impl Cursor {
         self.tree.space().check_live()?;
         let visibility = self.view.as_ref().map_or(Visibility::Newest, |view| Visibility::View(view, own));
         visibility.check_known(self.tree.space().created_at(), || self.owner.clone())?;
-        let Self { engine, tree, entries, long, entry_value, owner, form, covers, .. } = self;
+        let Self { engine, tree, entries, long, entry_value, owner, form, covers, fields, .. } = self;
         let (transactions, space) = (&engine.transactions, tree.space().id());
         debug_assert!(
             form.is_none() == matches!(owner, Owner::Table(_)),
@@ -492,14 +501,14 @@ impl Cursor {
                 }
             }
             self.at = match *form {
-                None => visible_row_at(transactions, tree, entries, visibility, long)?,
+                None => visible_row_at(transactions, tree, entries, visibility, *fields, long)?,
                 Some(_) if is_seen && header.is_deleted() => At::Nothing,
                 Some(_) if is_seen && *covers => At::Row,
                 Some(form) => {
                     let (entry, value) = (entries.key(), entries.value());
                     let row = split(form, (entry, value), space, || owner.clone())?.row;
                     let entry = FoundEntry { index: tree, entry, header, value, row };
-                    let out = EntryAndRow { entry: entry_value, row: long };
+                    let out = EntryAndRow { fields: *fields, entry: entry_value, row: long };
                     let is_there =
                         transactions.versions().get_by_entry(&call.clustered, entry, visibility, out)?;
                     if is_there { At::CopiedRow } else { At::Nothing }
@@ -535,7 +544,7 @@ impl Cursor {
             At::Nothing => return None,
             At::Row => {
                 debug_assert!(
-                    self.entries.header().is_some_and(|header| !header.is_deleted() && !header.is_overflow()),
+                    self.entries.header().is_some_and(|header| !header.is_deleted() && header.is_plain()),
                     "a cursor is at a row that is deleted, or has its value elsewhere"
                 );
                 self.entries.value()
@@ -569,7 +578,7 @@ impl Cursor {
 /// Returns whether the view sees the version of an entry that was read ahead, as it is in the entry.
 #[inline]
 fn is_row_of_view(view: &ReadView, header: EntryHeader) -> bool {
-    view.sees(header.trx) && (header.is_deleted() || !header.is_overflow())
+    view.sees(header.trx) && (header.is_deleted() || header.is_plain())
 }
 
 /// Returns whether the entry at the position is a visible row, and where its value is; reads a value that is not in the
@@ -579,19 +588,21 @@ fn visible_row_at(
     tree: &Tree,
     entries: &Entries,
     visibility: Visibility<'_>,
+    fields: FieldSet,
     long: &mut Vec<u8>,
 ) -> Result<At> {
     let Some(header) = entries.header() else { return Ok(At::Nothing) };
-    if visibility.sees(header.trx) && (header.is_deleted() || !header.is_overflow()) {
+    if visibility.sees(header.trx) && (header.is_deleted() || header.is_plain()) {
         return Ok(if header.is_deleted() { At::Nothing } else { At::Row });
     }
     long.clear();
     long.extend_from_slice(entries.value());
     if let Visibility::Newest = visibility {
-        let is_there = value::resolve(tree, entries.key(), header, long)?;
+        let is_there = value::resolve(tree, entries.key(), header, fields, long)?;
         return Ok(if is_there { At::CopiedRow } else { At::Nothing });
     }
-    let is_there = transactions.versions().value_in(tree, entries.key(), header, visibility, true, long)?;
+    let is_there =
+        transactions.versions().value_in(tree, entries.key(), header, visibility, Some(fields), long)?;
     Ok(if is_there { At::CopiedRow } else { At::Nothing })
 }
 

@@ -163,7 +163,8 @@ impl<A: Access> Table<A> {
             return self.read_many_in(keys, Visibility::Newest, values);
         }
         if let Some(lock) = lock.or_else(|| scope.plain_read_lock().map(RowLock::from)) {
-            return values.read(keys, |key, value| self.get_locked(scope, inner, key, lock, true, value));
+            return values
+                .read(keys, |key, value| self.get_locked(scope, inner, key, lock, Some(self.fields), value));
         }
         match scope.view_of_plain_read(inner) {
             Some(view) => self.read_many_in(keys, Visibility::View(&view, inner.own()), values),
@@ -179,7 +180,9 @@ impl<A: Access> Table<A> {
     ) -> Result<usize> {
         let (call, versions) = (self.inner.enter()?, self.engine.transactions.versions());
         visibility.check_known(call.clustered.space().created_at(), || self.owner())?;
-        values.read(keys, |key, value| versions.get_in(&call.clustered, key, visibility, true, value))
+        values.read(keys, |key, value| {
+            versions.get_in(&call.clustered, key, visibility, Some(self.fields), value)
+        })
     }
 }
 

@@ -241,7 +241,8 @@ impl<A: Access> Index<A> {
     fn entries(&self, reader: Reader) -> Result<Cursor> {
         self.table.engine.check_open()?;
         let Table { engine, inner, .. } = &self.table;
-        let cursor = Cursor::new(engine.clone(), inner.clone(), self.tree.clone(), self.owner(), reader);
+        let cursor = Cursor::new(engine.clone(), inner.clone(), self.tree.clone(), self.owner(), reader)
+            .reading(self.table.fields);
         Ok(cursor.of_index(self.form))
     }
 

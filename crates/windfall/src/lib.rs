@@ -123,6 +123,7 @@ mod check;
 mod cursor;
 mod database;
 mod ddl_group;
+mod fields;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
 mod get_many;
@@ -174,7 +175,7 @@ pub use table::Table;
 pub use transaction::{Isolation, LockWaitPolicy, Savepoint, StatementEnd, Transaction, TransactionOptions};
 pub use tx_table::{Access, AutoCommit, InTransaction, SemiConsistentRead, TxIndex, TxTable};
 pub use txn::{
-    ExtractedEntries, SuppliedChange, SuppliedEntry, UndoLimitAction,
+    ExtractedEntries, FieldChange, SuppliedChange, SuppliedEntry, UndoLimitAction,
     locks::{
         Deadlock, DeadlockMember, HeldLock, Lock, LockParty, LockWaitObserver, ObservedWait, RowMode,
         RowName, TableMode, WaitOutcome, Waiting,

@@ -9,7 +9,7 @@
 use tracing::debug;
 
 use crate::{
-    catalog::{self, Order, Rows},
+    catalog::{self, LoadedValue, Order, Rows},
     database::{Database, TableOptions},
     error::Result,
     table::Table,
@@ -36,9 +36,32 @@ impl TableLoad<'_> {
     /// every further call fails with [`UsageError::Incomplete`](crate::error::UsageError::Incomplete). So does a key
     /// that occurs twice among rows in any order, which is found here or by [`TableLoad::finish`].
     pub fn push(&mut self, key: &[u8], value: &[u8], entries: &[SuppliedChange<'_>]) -> Result<()> {
+        self.push_value(key, LoadedValue::Whole(value.to_vec()), entries)
+    }
+
+    /// As [`TableLoad::push`], with the fields of the row, as for [`Table::insert_fields`].
+    ///
+    /// # Errors
+    /// As [`TableLoad::push`]; too many fields
+    /// ([`UsageError::TooManyFields`](crate::error::UsageError::TooManyFields)): the row is not added.
+    pub fn push_fields(
+        &mut self,
+        key: &[u8],
+        fields: &[&[u8]],
+        entries: &[SuppliedChange<'_>],
+    ) -> Result<()> {
+        self.push_value(key, LoadedValue::Fields(fields), entries)
+    }
+
+    fn push_value(
+        &mut self,
+        key: &[u8],
+        value: LoadedValue<'_>,
+        entries: &[SuppliedChange<'_>],
+    ) -> Result<()> {
         self.database.engine.check_open()?;
         let _interruptible = self.database.interruptible();
-        self.inner.push(key.to_vec(), value.to_vec(), Some(entries))
+        self.inner.push(key.to_vec(), value, Some(entries))
     }
 
     /// Gives the table the rows, as one step, with the durability of a commit. The statement waits for transactions

@@ -17,6 +17,7 @@ use crate::{
     table::Table,
     tree::LeafCopy,
     tx_table::Access,
+    txn::mvcc::value::inline_fields,
 };
 
 impl<A: Access> Table<A> {
@@ -31,8 +32,9 @@ impl<A: Access> Table<A> {
     ///
     /// The rows are those that are stored at that moment, as for [`Table::row_count`]: rows that transactions have
     /// inserted and not committed are among them, and those that they have deleted are not. No read view is taken, and
-    /// no lock. The value of a row that is stored in overflow pages is not read: it is empty. In a transaction the
-    /// sample is one call, which an interrupt ends; `visit` can make none in it.
+    /// no lock. The value of a row that is stored in overflow pages is not read: it is empty, unless the selected
+    /// fields ([`Table::select_fields`]) are all outside of them. In a transaction the sample is one call, which an
+    /// interrupt ends; `visit` can make none in it.
     ///
     /// ```
     /// # fn main() -> windfall::Result<()> {
@@ -62,7 +64,9 @@ impl<A: Access> Table<A> {
         let sampled = self.sample(&tree, leaves, |leaf, stands_for| {
             rows.clear();
             for (header, key, value) in leaf.entries().filter(|(header, ..)| !header.is_deleted()) {
-                rows.push(key, if header.is_overflow() { &[] } else { value }, None);
+                let fields = if header.has_fields() { inline_fields(value, self.fields) } else { None };
+                let value = if header.is_plain() { value } else { fields.as_deref().unwrap_or(&[]) };
+                rows.push(key, value, None);
             }
             Ok(visit(&rows, stands_for))
         });

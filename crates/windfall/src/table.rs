@@ -20,6 +20,7 @@ use crate::{
     ids::{SpaceId, TrxId},
     index::Index,
     range::{Bounds, Range},
+    row::FieldSet,
     scope::{Inner, RowCall, RowLock, Scope, TableKind},
     session::SessionUndo,
     store::Tree,
@@ -59,11 +60,20 @@ pub struct Table<A = AutoCommit> {
     /// The undo of the session, if the table is temporary.
     undo: Option<Arc<SessionUndo>>,
     pub(crate) access: A,
+    /// The fields that reads read of rows that are stored as fields.
+    pub(crate) fields: FieldSet,
 }
 
 impl Table {
     pub(crate) fn new(engine: Arc<Engine>, name: &str, table: Arc<catalog::Table>) -> Self {
-        Self { engine, name: name.into(), inner: table, undo: None, access: AutoCommit }
+        Self {
+            engine,
+            name: name.into(),
+            inner: table,
+            undo: None,
+            access: AutoCommit,
+            fields: FieldSet::ALL,
+        }
     }
 
     pub(crate) fn temporary(
@@ -81,8 +91,8 @@ impl Table {
 
     /// Returns a handle of the same table for calls of another kind.
     pub(crate) fn with_access<A>(&self, access: A) -> Table<A> {
-        let Self { engine, name, inner, undo, access: AutoCommit } = self.clone();
-        Table { engine, name, inner, undo, access }
+        let Self { engine, name, inner, undo, access: AutoCommit, fields } = self.clone();
+        Table { engine, name, inner, undo, access, fields }
     }
 
     /// Turns the adaptive hash index of this table's trees on or off, and that of trees that it gets later.
@@ -186,7 +196,7 @@ impl<A: Access> Table<A> {
 
     /// Changes a row, in the transaction of this handle or in one of its own. A change in its own transaction then
     /// waits for the log, outside the gate. Returns whether there was a row to change.
-    fn change(&self, key: &[u8], mut edit: Edit<'_>) -> Result<bool> {
+    pub(crate) fn change(&self, key: &[u8], mut edit: Edit<'_>) -> Result<bool> {
         self.engine.check_open()?;
         if let Some(scope) = self.scope()? {
             let mut call = scope.begin_call()?;
@@ -267,11 +277,11 @@ impl<A: Access> Table<A> {
         inner: &mut Inner,
         key: &[u8],
         lock: RowLock,
-        whole: bool,
+        fields: Option<FieldSet>,
         value: &mut Vec<u8>,
     ) -> Result<bool> {
         let call = scope.row_call(inner, self.kind(), lock.lock_timeout(scope));
-        call.run(|call| self.try_get_locked(call, key, lock, whole, value))
+        call.run(|call| self.try_get_locked(call, key, lock, fields, value))
     }
 
     /// Attempts a locking read. Returns `None` if the table was truncated before it was locked.
@@ -280,7 +290,7 @@ impl<A: Access> Table<A> {
         call: &mut RowCall<'_>,
         key: &[u8],
         lock: RowLock,
-        whole: bool,
+        fields: Option<FieldSet>,
         value: &mut Vec<u8>,
     ) -> Result<Option<bool>, Stop> {
         let space = self.lock_table(call, intention(lock.mode))?;
@@ -290,27 +300,27 @@ impl<A: Access> Table<A> {
             return Ok(None);
         }
         let owner = || self.owner();
-        let read = LockingRead { mode: lock.mode, whole, entry: None };
+        let read = LockingRead { mode: lock.mode, fields, entry: None };
         let read = row::read_locked(trx, &entered.clustered, key, read, value, owner);
         lock.skip_locked(read).map(Some)
     }
 
-    /// Reads a row; without `whole`, a value in overflow pages is not read. Returns whether there is one.
-    fn read(&self, key: &[u8], whole: bool, value: &mut Vec<u8>) -> Result<bool> {
+    /// Reads a row; without a set of fields, no value in overflow pages is read. Returns whether there is one.
+    fn read(&self, key: &[u8], fields: Option<FieldSet>, value: &mut Vec<u8>) -> Result<bool> {
         self.engine.check_open()?;
         let transactions = &self.engine.transactions;
         let found = match self.scope()? {
             Some(scope) => {
                 let mut call = scope.begin_call()?;
-                let found = self.read_in_transaction(scope, &mut call.inner, key, whole, value);
+                let found = self.read_in_transaction(scope, &mut call.inner, key, fields, value);
                 call.finish(found)
             }
             None => self.inner.enter().and_then(|call| match self.undo {
                 // A session reads its own changes, and no other session has this table.
                 Some(_) => {
-                    transactions.versions().get_in(&call.clustered, key, Visibility::Newest, whole, value)
+                    transactions.versions().get_in(&call.clustered, key, Visibility::Newest, fields, value)
                 }
-                None => transactions.versions().get_committed(&call.clustered, key, None, whole, value),
+                None => transactions.versions().get_committed(&call.clustered, key, None, fields, value),
             }),
         };
         found.map_err(|error| self.with_owner(error))
@@ -321,7 +331,7 @@ impl<A: Access> Table<A> {
         scope: &Scope,
         inner: &mut Inner,
         key: &[u8],
-        whole: bool,
+        fields: Option<FieldSet>,
         value: &mut Vec<u8>,
     ) -> Result<bool> {
         let transactions = &self.engine.transactions;
@@ -329,12 +339,12 @@ impl<A: Access> Table<A> {
         let visibility = match scope.options.isolation {
             _ if self.undo.is_some() => Visibility::Newest,
             Isolation::Serializable => {
-                return self.get_locked(scope, inner, key, RowMode::Shared.into(), whole, value);
+                return self.get_locked(scope, inner, key, RowMode::Shared.into(), fields, value);
             }
             Isolation::ReadUncommitted => Visibility::Newest,
             Isolation::ReadCommitted if !scope.keeps_view(inner) => {
                 let call = self.inner.enter()?;
-                return transactions.versions().get_committed(&call.clustered, key, own, whole, value);
+                return transactions.versions().get_committed(&call.clustered, key, own, fields, value);
             }
             Isolation::ReadCommitted | Isolation::RepeatableRead | Isolation::Snapshot => {
                 Visibility::View(scope.view(inner), own)
@@ -342,7 +352,7 @@ impl<A: Access> Table<A> {
         };
         let call = self.inner.enter()?;
         visibility.check_known(call.clustered.space().created_at(), || self.owner())?;
-        transactions.versions().get_in(&call.clustered, key, visibility, whole, value)
+        transactions.versions().get_in(&call.clustered, key, visibility, fields, value)
     }
 
     /// Returns the transaction of the calls on this handle, if any.
@@ -513,7 +523,7 @@ impl<A: Access> Table<A> {
     /// # Errors
     /// As [`Table::get`].
     pub fn get_into(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
-        self.read(key, true, value)
+        self.read(key, Some(self.fields), value)
     }
 
     /// Returns whether there is a row with this key.
@@ -521,7 +531,7 @@ impl<A: Access> Table<A> {
     /// # Errors
     /// As [`Table::get`].
     pub fn contains(&self, key: &[u8]) -> Result<bool> {
-        self.read(key, false, &mut Vec::new())
+        self.read(key, None, &mut Vec::new())
     }
 
     /// Writes the value of a row to `out`, piece by piece. Returns its length in bytes; `None` if there is no such row.
@@ -556,7 +566,7 @@ impl<A: Access> Table<A> {
         out: &mut dyn io::Write,
     ) -> Result<Option<u64>> {
         if scope.plain_read_lock().is_some() && self.undo.is_none() {
-            self.get_locked(scope, inner, key, RowMode::Shared.into(), false, &mut Vec::new())?;
+            self.get_locked(scope, inner, key, RowMode::Shared.into(), None, &mut Vec::new())?;
         }
         let view = scope.view_of_read(inner);
         self.stream_out(key, view, inner.own(), out)
@@ -576,7 +586,8 @@ impl<A: Access> Table<A> {
             let visibility =
                 if self.undo.is_some() { Visibility::Newest } else { Visibility::View(&view, own) };
             visibility.check_known(call.clustered.space().created_at(), || self.owner())?;
-            let opened = self.engine.transactions.versions().open_value(&call.clustered, key, visibility);
+            let opened =
+                self.engine.transactions.versions().open_value(&call.clustered, key, visibility, self.fields);
             opened.map_err(|error| self.with_owner(error))?
         };
         let Some(mut reader) = opened else { return Ok(None) };
@@ -707,7 +718,8 @@ impl<A: Access> Table<A> {
         );
         let call = self.enter()?;
         let owner = self.owner();
-        Ok(Cursor::new(self.engine.clone(), self.inner.clone(), call.clustered.clone(), owner, reader))
+        let (engine, inner, tree) = (self.engine.clone(), self.inner.clone(), call.clustered.clone());
+        Ok(Cursor::new(engine, inner, tree, owner, reader).reading(self.fields))
     }
 
     /// Returns how plain reads on this handle read.

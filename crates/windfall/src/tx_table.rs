@@ -260,17 +260,19 @@ impl TxTable<'_> {
         let reads_committed = may_read_committed(scope, lock) && !self.is_temporary();
         let mut call = scope.begin_call()?;
         let row_call = scope.row_call(&mut call.inner, self.kind(), lock.lock_timeout(scope));
-        let read = row_call.run(|call| match self.try_get_locked(call, key, lock, true, value) {
-            Err(Stop::Blocked(_)) if reads_committed => {
-                let own = call.attempt()?.id();
-                let (entered, versions) = (self.inner.enter()?, self.engine.transactions.versions());
-                let is_there = versions.get_committed(&entered.clustered, key, own, true, value)?;
-                Ok(Some(SemiConsistentRead::of(is_there, SemiConsistentRead::Committed)))
-            }
-            read => read.map(|read| {
-                read.map(|is_there| SemiConsistentRead::of(is_there, SemiConsistentRead::Locked))
-            }),
-        });
+        let read =
+            row_call.run(|call| match self.try_get_locked(call, key, lock, Some(self.fields), value) {
+                Err(Stop::Blocked(_)) if reads_committed => {
+                    let own = call.attempt()?.id();
+                    let (entered, versions) = (self.inner.enter()?, self.engine.transactions.versions());
+                    let is_there =
+                        versions.get_committed(&entered.clustered, key, own, Some(self.fields), value)?;
+                    Ok(Some(SemiConsistentRead::of(is_there, SemiConsistentRead::Committed)))
+                }
+                read => read.map(|read| {
+                    read.map(|is_there| SemiConsistentRead::of(is_there, SemiConsistentRead::Locked))
+                }),
+            });
         call.finish(read).map_err(|error| self.with_owner(error))
     }
 
@@ -283,7 +285,7 @@ impl TxTable<'_> {
         self.engine.check_open()?;
         let scope = self.holder()?;
         let mut call = scope.begin_call()?;
-        let found = self.get_locked(scope, &mut call.inner, key, self.lock(mode), true, value);
+        let found = self.get_locked(scope, &mut call.inner, key, self.lock(mode), Some(self.fields), value);
         call.finish(found).map_err(|error| self.with_owner(error))
     }
 

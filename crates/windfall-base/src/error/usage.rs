@@ -45,6 +45,26 @@ pub enum UsageError {
         /// The limit in bytes.
         limit: u64,
     },
+    /// A row of more fields than a row can be stored as.
+    #[error("the row has {fields} fields, and {owner} takes at most {limit} one by one: join short ones")]
+    TooManyFields {
+        /// The owner of the row.
+        owner: Owner,
+        /// The number of fields.
+        fields: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// A field is to be kept that the row does not have.
+    #[error("the row of {owner} has {fields} fields and no field {field} to keep: pass its bytes")]
+    NoSuchField {
+        /// The owner of the row.
+        owner: Owner,
+        /// The number of the field, from zero.
+        field: usize,
+        /// The number of fields that the row has.
+        fields: usize,
+    },
     /// A payload of an index entry that is too long.
     #[error(
         "the payload of an entry has {length} bytes, and {owner} takes at most {limit}: keep less beside the key"

@@ -177,12 +177,13 @@ mod tests {
     const UNKNOWN: &str = "a record has an info byte that no record has";
 
     /// Records of a leaf, as they may be stored and as they may not.
-    const STORED: [(&[u8], Result<(), &str>); 14] = [
+    const STORED: [(&[u8], Result<(), &str>); 16] = [
         (b"\0\x03key", Ok(())),
         (b"\x01\x03key\x07\0\0\0\0\0", Ok(())),
         (b"\x02\x03key\x07\0\0\0\0\0\x01\0\0\0\0\0\0\0", Ok(())),
         (b"\x06\x03key\0\0\0\0\0\0\0\0\0\0\0\0\0\0", Ok(())),
         (b"\x10\x03\x01key!", Ok(())),
+        (b"\x30\x03\x01key!", Ok(())),
         // Headers that say less than they could.
         (b"\x01\x03key\0\0\0\0\0\0", Err(OTHER)),
         (b"\x02\x03key\x07\0\0\0\0\0\0\0\0\0\0\0\0\0", Err(OTHER)),
@@ -190,11 +191,12 @@ mod tests {
         (b"\x04\x03key", Err(OTHER)),
         (b"\0\x80\x03key", Err(OTHER)),
         (b"\x10\x03\x80\x01key!", Err(OTHER)),
-        // A value of no bytes, also before a header; a form and a bit that do not exist.
+        // A value of no bytes, also before a header; a form and a bit that do not exist; two kinds of value.
         (b"\x10\x03\0key", Err(UNKNOWN)),
         (b"\x12\x03\0key\x07\0\0\0\0\0\x01\0\0\0\0\0\0\0", Err(UNKNOWN)),
         (b"\x03\x03key", Err(UNKNOWN)),
-        (b"\x20\x03key", Err(UNKNOWN)),
+        (b"\x40\x03key", Err(UNKNOWN)),
+        (b"\x38\x03\x01key!", Err(UNKNOWN)),
     ];
 
     /// Makes the page a node whose last record is stored like this.

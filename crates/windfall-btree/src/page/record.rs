@@ -15,7 +15,7 @@
 //!
 //! | record of a leaf: size | field |
 //! | --- | --- |
-//! | 1 | info: bits 0 and 1 form, bit 2 deleted, bit 3 overflow reference, bit 4 a value follows, bits 5 to 7 zero |
+//! | 1 | info: bits 0 and 1 form, bit 2 deleted, bit 3 overflow reference, bit 4 a value follows, bit 5 fields, bits 6 and 7 zero |
 //! | 1 or 2 | length of the suffix |
 //! | 0 to 2 | length of the value, at least 1; absent unless bit 4 of the info is set |
 //! | | suffix |
@@ -56,7 +56,8 @@ const FORM: u8 = 3;
 const DELETED: u8 = 1 << 2;
 const OVERFLOW: u8 = 1 << 3;
 const HAS_VALUE: u8 = 1 << 4;
-const UNUSED: u8 = !0x1f;
+const FIELDS: u8 = 1 << 5;
+const UNUSED: u8 = !0x3f;
 
 /// Bytes of a header, by its form. There is no form 3.
 const HEADER_BYTES: [usize; 4] = [0, 6, HEADER_MAX, 0];
@@ -70,7 +71,7 @@ const OTHER_FORM: &str = "a record is not in its stored form";
 pub struct EntryHeader {
     /// The transaction that wrote this version; at most [`TrxId::MAX`].
     pub trx: TrxId,
-    /// [`EntryHeader::DELETED`] and [`EntryHeader::OVERFLOW`].
+    /// Some of [`EntryHeader::KNOWN_FLAGS`].
     pub flags: u16,
     /// Position of the undo record that describes the previous version.
     pub undo: UndoPos,
@@ -81,6 +82,10 @@ impl EntryHeader {
     pub const DELETED: u16 = 1;
     /// The value is a reference to an overflow chain.
     pub const OVERFLOW: u16 = 2;
+    /// The value is a list of fields ([`StoredFields`](crate::tree::StoredFields)).
+    pub const FIELDS: u16 = 4;
+    /// All flags. An entry has at most one of the last two.
+    pub const KNOWN_FLAGS: u16 = Self::DELETED | Self::OVERFLOW | Self::FIELDS;
 
     /// The header of an entry without versions, which every reader sees.
     pub const UNVERSIONED: Self = Self { trx: TrxId(0), flags: 0, undo: UndoPos(0) };
@@ -119,6 +124,17 @@ impl EntryHeader {
         self.flags & Self::OVERFLOW != 0
     }
 
+    /// Returns whether the value is a list of fields.
+    pub fn has_fields(self) -> bool {
+        self.flags & Self::FIELDS != 0
+    }
+
+    /// Returns whether the value itself is in the entry.
+    #[inline]
+    pub fn is_plain(self) -> bool {
+        self.flags & (Self::OVERFLOW | Self::FIELDS) == 0
+    }
+
     /// Returns the form in which a record with this many bytes of suffix and value stores the header.
     fn form(self, bytes: usize) -> u8 {
         match (self.trx, self.undo) {
@@ -136,11 +152,16 @@ impl EntryHeader {
 
     /// Returns the info of a record with this header and these lengths.
     fn info(self, suffix: usize, value: usize) -> u8 {
-        debug_assert!(self.flags <= 3, "flags {:#x} of an entry have no place in its record", self.flags);
+        debug_assert!(
+            self.flags & !Self::KNOWN_FLAGS == 0,
+            "flags {:#x} of an entry have no place in its record",
+            self.flags
+        );
         let bit = |is_set, bit| if is_set { bit } else { 0 };
         self.form(suffix + value)
             | bit(self.is_deleted(), DELETED)
             | bit(self.is_overflow(), OVERFLOW)
+            | bit(self.has_fields(), FIELDS)
             | bit(value > 0, HAS_VALUE)
     }
 
@@ -236,7 +257,8 @@ impl Fixed {
         let (form, at) = (self.info & FORM, self.header_at());
         let trx = if matches!(form, 1 | 2) { word(at) & TrxId::MAX.0 } else { 0 };
         let undo = if form == 2 { word(at + 6) } else { 0 };
-        let flags = u16::from(self.info >> 2) & (EntryHeader::DELETED | EntryHeader::OVERFLOW);
+        let fields = if self.info & FIELDS == 0 { 0 } else { EntryHeader::FIELDS };
+        let flags = u16::from(self.info >> 2) & (EntryHeader::DELETED | EntryHeader::OVERFLOW) | fields;
         EntryHeader { trx: TrxId(trx), flags, undo: UndoPos(undo) }
     }
 
@@ -273,12 +295,14 @@ impl Fixed {
     /// the bytes before the header as they are.
     pub(super) fn is_known(self) -> bool {
         let has_value = self.info & HAS_VALUE != 0;
-        self.info & FORM != NO_FORM && self.info & UNUSED == 0 && has_value == (self.value > 0)
+        let has_both = self.info & (OVERFLOW | FIELDS) == OVERFLOW | FIELDS;
+        self.info & FORM != NO_FORM && self.info & UNUSED == 0 && !has_both && has_value == (self.value > 0)
     }
 
     /// Returns whether a leaf's record with this header is in its stored form.
     fn is_form_of(self, header: EntryHeader) -> bool {
-        self.info == header.info(self.suffix, self.value)
+        self.is_known()
+            && self.info == header.info(self.suffix, self.value)
             && self.bytes() == leaf_bytes(self.header_bytes(), self.suffix, self.value)
     }
 
@@ -440,7 +464,7 @@ mod tests {
     fn header() -> impl Strategy<Value = EntryHeader> {
         let trx = prop_oneof![Just(0), 1..=TrxId::MAX.0];
         let undo = prop_oneof![Just(0), any::<u64>()];
-        (trx, 0..4u16, undo).prop_map(|(trx, flags, undo)| EntryHeader {
+        (trx, 0..6u16, undo).prop_map(|(trx, flags, undo)| EntryHeader {
             trx: TrxId(trx),
             flags,
             undo: UndoPos(undo),

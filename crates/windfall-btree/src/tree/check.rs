@@ -9,11 +9,13 @@
 //! a [`Walk`] (test: `changes_between_two_pieces_are_not_reported_as_damage`), but not during a piece, because pages
 //! are latched one at a time and the change would look like damage: each piece begins at the root and continues at the
 //! key where the previous one ended, which may be in the middle of a long value. If that value has been replaced, the
-//! walk continues after it (test: `a_long_value_may_go_while_it_is_looked_at`).
+//! new one is checked from its beginning (test: `a_long_value_may_go_while_it_is_looked_at`), except for the fields
+//! that it still has (test: `a_field_may_go_while_its_row_is_looked_at`).
 
 use super::{
     PageSet, Tree,
     descent::Bounds,
+    fields::Chains,
     overflow::{Link, OverflowRef},
     store::{Access, PageStore, Shared},
 };
@@ -66,6 +68,20 @@ struct Rest {
     length: u64,
 }
 
+impl Rest {
+    fn whole(chain: OverflowRef) -> Self {
+        Self { chain, next: chain.first, place: 0, length: 0 }
+    }
+}
+
+/// The chains of an entry that are being checked.
+#[derive(Debug)]
+struct Begun {
+    rest: Rest,
+    /// Those before, which were checked.
+    done: Vec<OverflowRef>,
+}
+
 /// One piece of a walk: the pages that it has visited, and their maximum number.
 struct Piece {
     seen: PageSet,
@@ -86,8 +102,8 @@ pub struct Walk {
     report: TreeReport,
     /// The first key that was not checked, or not completely.
     next: Vec<u8>,
-    /// The rest of its value.
-    rest: Option<Rest>,
+    /// The rest of its chains.
+    begun: Option<Begun>,
 }
 
 impl Walk {
@@ -128,7 +144,7 @@ impl<S: PageStore> Tree<S> {
         let copy = Page::new(&words);
         let mut piece = Piece { seen: PageSet::default(), most: *left, work: LongWork::default() };
         let from = core::mem::take(&mut walk.next);
-        let mut rest = walk.rest.take();
+        let mut begun = walk.begun.take();
         let mut has_ended = true;
         let mut open = vec![Visit { page: PageNo::ROOT, level: None, bounds: Bounds::default() }];
         while let Some(visit) = open.pop() {
@@ -149,7 +165,7 @@ impl<S: PageStore> Tree<S> {
                 walk.report.height = u32::from(node.level()) + 1;
             }
             // If its range has begun in an earlier piece, the node is already counted.
-            let is_new = lower > from || lower == from && rest.is_none();
+            let is_new = lower > from || lower == from && begun.is_none();
             if node.is_leaf() {
                 if is_new {
                     walk.report.leaves += 1;
@@ -157,7 +173,7 @@ impl<S: PageStore> Tree<S> {
                     walk.report.leaf_capacity += node.capacity() as u64;
                 }
                 let first = if lower < from { node.find(&from).0 } else { 0 };
-                let begun = rest.take().map(|rest| (&from[..], rest));
+                let begun = begun.take().map(|begun| (&from[..], begun));
                 let next = self.check_entries(node, first, begun, walk, &mut piece)?;
                 if let Some(next) = next.or_else(|| upper.filter(|_| piece.is_over())) {
                     (walk.next, has_ended) = (next, false);
@@ -219,7 +235,7 @@ impl<S: PageStore> Tree<S> {
         &self,
         node: Node<'_>,
         first: usize,
-        mut begun: Option<(&[u8], Rest)>,
+        mut begun: Option<(&[u8], Begun)>,
         walk: &mut Walk,
         piece: &mut Piece,
     ) -> Result<Option<Vec<u8>>> {
@@ -231,30 +247,56 @@ impl<S: PageStore> Tree<S> {
         };
         let mut value = Vec::new();
         for slot in first..node.count() {
-            let begun = begun.take().filter(|(from, _)| key(slot) == *from).map(|(_, rest)| rest);
+            let begun = begun.take().filter(|(from, _)| key(slot) == *from).map(|(_, begun)| begun);
             let header = node.header(slot);
             let is_new = begun.is_none();
             walk.report.entries += u64::from(is_new);
             walk.report.deleted += u64::from(is_new && header.is_deleted());
             walk.report.newest = walk.report.newest.max((header.trx, leaf));
-            if !header.is_overflow() {
+            if header.is_plain() {
                 continue;
             }
             value.clear();
             node.value_into(slot, &mut value);
-            let chain = OverflowRef::from_bytes(&value)
+            let chains = Chains::of(header, &value)
                 .ok_or_else(|| self.damaged(leaf, "an entry has no overflow reference where it should"))?;
-            let rest = begun.unwrap_or(Rest { chain, next: chain.first, place: 0, length: 0 });
-            // A value that was begun may have been replaced.
-            if rest.chain == chain {
-                walk.rest = self.check_chain(rest, header.is_deleted(), &mut walk.report, piece)?;
-            }
-            if walk.rest.is_some() {
+            walk.begun = self.check_chains(chains, begun, header.is_deleted(), &mut walk.report, piece)?;
+            if walk.begun.is_some() {
                 return Ok(Some(key(slot)));
             }
             if piece.is_over() && slot + 1 < node.count() {
                 return Ok(Some(key(slot + 1)));
             }
+        }
+        Ok(None)
+    }
+
+    /// Checks the chains of an entry, at least one page of them, except those that were checked before. Returns what is
+    /// still left if the piece is over. A chain that was begun may have been replaced.
+    fn check_chains(
+        &self,
+        chains: Chains<'_>,
+        begun: Option<Begun>,
+        deleted: bool,
+        report: &mut TreeReport,
+        piece: &mut Piece,
+    ) -> Result<Option<Begun>> {
+        let (mut rest, mut done) = begun.map_or((None, Vec::new()), |begun| (Some(begun.rest), begun.done));
+        let mut has_checked = false;
+        for chain in chains {
+            if done.contains(&chain) {
+                continue;
+            }
+            let whole = || Rest::whole(chain);
+            let here = rest.take_if(|rest| rest.chain == chain).unwrap_or_else(whole);
+            if has_checked && piece.is_over() {
+                return Ok(Some(Begun { rest: here, done }));
+            }
+            if let Some(rest) = self.check_chain(here, deleted, report, piece)? {
+                return Ok(Some(Begun { rest, done }));
+            }
+            has_checked = true;
+            done.push(chain);
         }
         Ok(None)
     }

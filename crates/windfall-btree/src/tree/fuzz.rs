@@ -11,6 +11,7 @@
 
 use super::{
     Room, Seek, Tree,
+    fields::{Chains, StoredField, StoredFields, encode_fields},
     hash::{HashBudget, TreeHash},
     overflow::{Link, OverflowRef, capacity},
     store::{MiniTransaction, PageStore},
@@ -63,8 +64,10 @@ fn made() -> Result<Tree<TestPool>> {
     mtr.commit()?;
     chain.write(&[9; 10_000])?;
     let (reference, _) = chain.finish()?;
-    let flags = EntryHeader::OVERFLOW;
-    put(&tree, b"long", EntryHeader { trx: TrxId(1), flags, undo: UndoPos(8) }, &reference.to_bytes())?;
+    let header = |flags| EntryHeader { trx: TrxId(1), flags, undo: UndoPos(8) };
+    put(&tree, b"long", header(EntryHeader::OVERFLOW), &reference.to_bytes())?;
+    let fields = encode_fields(&[StoredField::Inline(b"short"), StoredField::Chain(reference)]);
+    put(&tree, b"fields", header(EntryHeader::FIELDS), &fields)?;
     Ok(tree)
 }
 
@@ -88,10 +91,11 @@ fn look(tree: &Tree<TestPool>, key: &[u8]) {
     for seek in [Seek::AtLeast(key), Seek::Above(key), Seek::AtMost(key), Seek::Below(key)] {
         let _ = tree.cursor().seek(seek);
     }
-    if let Ok(Some(header)) = tree.get_into(key, &mut value)
-        && header.is_overflow()
-        && let Some(reference) = OverflowRef::from_bytes(&value)
-    {
+    let chains = match tree.get_into(key, &mut value) {
+        Ok(Some(header)) => Chains::of(header, &value),
+        _ => None,
+    };
+    for reference in chains.into_iter().flatten() {
         let mut long = Vec::new();
         let read = tree.read_overflow(reference).read_to_end(&mut long);
         assert!(long.len() <= READ_MAX, "a chain goes round in circles");
@@ -179,8 +183,11 @@ pub fn tree_seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Tests a reference to a chain, and a page of one.
+/// Tests a reference to a chain, a list of fields, and a page of a chain.
 pub fn overflow(data: &[u8]) {
+    if let Some(fields) = StoredFields::parse(data) {
+        assert_eq!(encode_fields(&fields.collect::<Vec<_>>()), data);
+    }
     if let Some(reference) = OverflowRef::from_bytes(data) {
         assert_eq!(reference.to_bytes(), data);
     }
@@ -202,5 +209,6 @@ pub fn overflow_seeds() -> Vec<Vec<u8>> {
     page[40] = 2;
     page[44] = 12;
     let reference = OverflowRef { length: 10_000, stamp: 4711, first: PageNo(12) };
-    vec![reference.to_bytes().to_vec(), [&4711u64.to_le_bytes()[..], &[2], &page].concat()]
+    let fields = encode_fields(&[StoredField::Chain(reference), StoredField::Inline(b"short")]);
+    vec![reference.to_bytes().to_vec(), fields, [&4711u64.to_le_bytes()[..], &[2], &page].concat()]
 }

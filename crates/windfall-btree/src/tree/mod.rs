@@ -28,6 +28,7 @@ mod check;
 mod cursor;
 mod descent;
 mod estimate;
+pub mod fields;
 pub mod freeze;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
@@ -48,6 +49,7 @@ pub use bulk_load::BulkLoader;
 pub use change::{Adjacent, Located, Room};
 pub use check::{TreeReport, Walk};
 pub use cursor::{Cursor, Seek};
+pub use fields::{Chains, StoredField, StoredFields};
 pub use freeze::Horizon;
 pub use look_up::LookUp;
 pub use overflow::{OverflowReader, OverflowRef, OverflowWriter};

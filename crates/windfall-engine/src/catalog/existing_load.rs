@@ -23,7 +23,7 @@ use super::{
     state::{Catalog, new_space, no_table, record_key},
     statement::{DropReport, Dropped},
     table::Table,
-    table_load::{Order, TableLoader},
+    table_load::{LoadedValue, Order, TableLoader},
 };
 use crate::{
     error::{Error, Owner, Result, SchemaError},
@@ -139,7 +139,7 @@ impl TableLoad<'_> {
     pub fn push(
         &mut self,
         key: Vec<u8>,
-        value: Vec<u8>,
+        value: LoadedValue<'_>,
         supplied: Option<&[SuppliedChange<'_>]>,
     ) -> Result<()> {
         self.loader.push(key, value, supplied)

@@ -20,6 +20,7 @@ use crate::{
     error::{CorruptError, Owner, Result, UsageError},
     ids::SpaceId,
     page::EntryHeader,
+    row::FieldSet,
     txn::mvcc::value,
 };
 
@@ -80,7 +81,7 @@ impl TableSchema {
     fn long_metadata(&self) -> Result<Vec<u8>> {
         let tree = self.metadata.as_ref().expect("long metadata has a tree");
         let mut metadata = Vec::new();
-        if value::get(tree, KEY, &mut metadata)? {
+        if value::get(tree, KEY, FieldSet::ALL, &mut metadata)? {
             return Ok(metadata);
         }
         let (owner, space) = (Owner::Unknown, tree.space().id());

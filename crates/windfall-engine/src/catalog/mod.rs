@@ -58,4 +58,4 @@ pub use record::{IndexRecord, Metadata, TableRecord};
 pub use state::Catalog;
 pub use statement::DropReport;
 pub use table::{Call, Table, TableSchema};
-pub use table_load::{Order, Rows};
+pub use table_load::{LoadedValue, Order, Rows};

@@ -16,6 +16,8 @@
 //! (test: `a_table_is_not_visible_before_it_is_complete`) or a latch held (test:
 //! `a_table_larger_than_the_pool_and_the_log_is_written_once`).
 
+use std::borrow::Cow;
+
 use super::{
     bulk::{Load, duplicate_key, load_chain},
     ddl_options::DdlOptions,
@@ -33,10 +35,15 @@ use crate::{
     keys::shown,
     log::LOG_OVERHEAD_BYTES,
     page::EntryHeader,
+    row,
     store::Tree,
     sync::{Arc, LongWork, Phase, ReportedWork},
     tablespace,
-    tree::{Parts, overflow::VALUE_BYTES_MAX},
+    tree::{
+        OverflowRef, Parts, StoredField,
+        fields::{encode_fields, fields_for_chains, fields_limit},
+        overflow::VALUE_BYTES_MAX,
+    },
     txn::{
         RowTarget, SuppliedChange,
         mvcc::value::INDEXED_BYTES,
@@ -56,11 +63,45 @@ pub enum Order {
     Any,
 }
 
-/// The content of a row's entry: its value, or the reference to an overflow chain.
+/// The value of a new row.
+#[derive(Debug)]
+pub enum LoadedValue<'v> {
+    /// In one piece.
+    Whole(Vec<u8>),
+    /// Fields, which are stored one by one.
+    Fields(&'v [&'v [u8]]),
+}
+
+impl LoadedValue<'_> {
+    /// Returns its length in bytes.
+    fn length(&self) -> u64 {
+        match self {
+            Self::Whole(value) => value.len() as u64,
+            Self::Fields(fields) => row::encoded_bytes(fields.iter().map(|field| field.len() as u64)),
+        }
+    }
+
+    /// Returns its first bytes, of which index keys are made.
+    fn indexed(&self) -> Cow<'_, [u8]> {
+        match self {
+            Self::Whole(value) => Cow::Borrowed(&value[..value.len().min(INDEXED_BYTES)]),
+            Self::Fields(fields) => {
+                let mut start = Vec::new();
+                row::encode_ends(fields.iter().map(|field| field.len() as u64), &mut start);
+                for field in *fields {
+                    start.extend_from_slice(&field[..field.len().min(INDEXED_BYTES - start.len())]);
+                }
+                Cow::Owned(start)
+            }
+        }
+    }
+}
+
+/// The content of a row's entry: its value, the reference to its overflow chain, or its fields.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Stored {
     bytes: Vec<u8>,
-    is_long: bool,
+    flags: u16,
 }
 
 impl Payload for Stored {
@@ -69,12 +110,11 @@ impl Payload for Stored {
     }
 
     fn entry(&self) -> (EntryHeader, &[u8]) {
-        let flags = if self.is_long { EntryHeader::OVERFLOW } else { 0 };
-        (EntryHeader { flags, ..EntryHeader::default() }, &self.bytes)
+        (EntryHeader { flags: self.flags, ..EntryHeader::default() }, &self.bytes)
     }
 
     fn of(header: EntryHeader, value: &[u8]) -> Self {
-        Self { bytes: value.to_vec(), is_long: header.is_overflow() }
+        Self { bytes: value.to_vec(), flags: header.flags }
     }
 }
 
@@ -106,7 +146,7 @@ impl Catalog {
         for row in rows {
             LongWork::check()?;
             let (key, value) = row?;
-            loader.push(key, value, None)?;
+            loader.push(key, LoadedValue::Whole(value), None)?;
         }
         loader.finish()?;
         let table = self.publish_table(metadata_lock, name, schema, encoded, options)?;
@@ -129,7 +169,7 @@ pub(super) struct TableLoader<'a> {
     entries: Vec<Runs<EntryTail>>,
     /// The number of rows so far.
     rows: u64,
-    /// The number of long values so far.
+    /// The number of long values and fields so far.
     chains: u64,
     parts: Parts,
     work: ReportedWork,
@@ -202,7 +242,7 @@ impl<'a> TableLoader<'a> {
     pub(super) fn push(
         &mut self,
         key: Vec<u8>,
-        value: Vec<u8>,
+        value: LoadedValue<'_>,
         supplied: Option<&[SuppliedChange<'_>]>,
     ) -> Result<()> {
         self.try_push(key, value, supplied).map_err(|error| error.of(|_| Owner::Table(self.name.clone())))
@@ -211,7 +251,7 @@ impl<'a> TableLoader<'a> {
     fn try_push(
         &mut self,
         key: Vec<u8>,
-        value: Vec<u8>,
+        value: LoadedValue<'_>,
         supplied: Option<&[SuppliedChange<'_>]>,
     ) -> Result<()> {
         self.parts.check()?;
@@ -237,15 +277,21 @@ impl<'a> TableLoader<'a> {
     fn collect_entries(
         &mut self,
         key: &[u8],
-        value: &[u8],
+        value: &LoadedValue<'_>,
         supplied: Option<&[SuppliedChange<'_>]>,
     ) -> Result<()> {
         let Self { catalog, name, schema, entries, .. } = self;
         let tree = &schema.clustered;
         check_length(tree, key.len(), Owner::default)?;
-        let (length, limit) = (value.len() as u64, VALUE_BYTES_MAX);
+        let (length, limit) = (value.length(), VALUE_BYTES_MAX);
         if length > limit {
             return Err(UsageError::ValueTooLong { owner: Owner::Unknown, length, limit }.into());
+        }
+        if let LoadedValue::Fields(fields) = value {
+            let (fields, limit) = (fields.len(), fields_limit(tree.inline_limit()));
+            if fields > limit {
+                return Err(UsageError::TooManyFields { owner: Owner::Unknown, fields, limit }.into());
+            }
         }
         if entries.is_empty() && supplied.is_none_or(<[_]>::is_empty) {
             return Ok(());
@@ -258,23 +304,39 @@ impl<'a> TableLoader<'a> {
             temporary: None,
             watch: None,
         };
-        let start = &value[..value.len().min(INDEXED_BYTES)];
-        entries_of_new_row(&target, key, start, supplied, |n, entry| {
+        let start = if target.needs_bytes() { value.indexed() } else { Cow::default() };
+        entries_of_new_row(&target, key, &start, supplied, |n, entry| {
             debug_assert!(entry.key.ends_with(key), "an entry is not that of its row");
             maker(name, schema, n).collect(entry, &mut entries[n]);
         })
     }
 
-    /// Turns a row's value into the content of its entry. A long one is written.
-    fn store(&mut self, value: Vec<u8>) -> Result<Stored> {
-        let tree = &self.schema.clustered;
-        if value.len() <= tree.inline_limit() {
-            return Ok(Stored { bytes: value, is_long: false });
+    /// Turns a row's value into the content of its entry. A long one, or long fields of it, are written.
+    fn store(&mut self, value: LoadedValue<'_>) -> Result<Stored> {
+        let limit = self.schema.clustered.inline_limit();
+        let is_short = value.length() <= limit as u64;
+        match value {
+            LoadedValue::Whole(bytes) if is_short => Ok(Stored { bytes, flags: 0 }),
+            LoadedValue::Whole(bytes) => {
+                let chain = self.store_chain(&bytes)?;
+                Ok(Stored { bytes: chain.to_bytes().to_vec(), flags: EntryHeader::OVERFLOW })
+            }
+            LoadedValue::Fields(fields) if is_short => Ok(Stored { bytes: row::encode(fields), flags: 0 }),
+            LoadedValue::Fields(fields) => {
+                let mut stored: Vec<_> = fields.iter().map(|field| StoredField::Inline(field)).collect();
+                for n in fields_for_chains(&stored, limit) {
+                    stored[n] = StoredField::Chain(self.store_chain(fields[n])?);
+                }
+                Ok(Stored { bytes: encode_fields(&stored), flags: EntryHeader::FIELDS })
+            }
         }
-        let chain = load_chain(tree, self.chains, &value)?;
-        debug_assert!(chain.length == value.len() as u64, "a chain has another length than its value");
+    }
+
+    fn store_chain(&mut self, bytes: &[u8]) -> Result<OverflowRef> {
+        let chain = load_chain(&self.schema.clustered, self.chains, bytes)?;
+        debug_assert!(chain.length == bytes.len() as u64, "a chain has another length than its value");
         self.chains += 1;
-        Ok(Stored { bytes: chain.to_bytes().to_vec(), is_long: true })
+        Ok(chain)
     }
 
     /// Writes the rows and entries in memory to runs, if they exceed the memory bound.

@@ -11,7 +11,7 @@ use super::{
         secondary::{entry_key, index_key_of, prefix_of, split},
     },
     undo::{
-        record::{Body, ChangedRow, EntryBefore, EntryChange, RowChange, Touch, UndoRecord},
+        record::{Body, ChangedRow, EntryBefore, EntryChange, KeptChains, RowChange, Touch, UndoRecord},
         stream::{key_of, slice_of},
     },
 };
@@ -19,6 +19,7 @@ use crate::{
     composite::{CompositeKey, END},
     ids::{PageNo, SpaceId, TrxId, UndoPos},
     page::EntryHeader,
+    tree::{OverflowRef, StoredField, fields::encode_fields},
 };
 
 /// Decodes an undo record.
@@ -49,9 +50,21 @@ pub fn undo_seeds() -> Vec<Vec<u8>> {
         touch(4, EntryChange::Replaced(EntryBefore { header, value: b"other".to_vec() })),
     ];
     let row = |change, touches| Body::Row { space: SpaceId(40), key: b"key".to_vec(), change, touches };
+    let chain = OverflowRef { length: 10_000, stamp: 4711, first: PageNo(12) };
     let bodies = [
         row(RowChange::Insert, vec![]),
-        row(RowChange::Update { header, value: b"before".to_vec() }, touches.clone()),
+        row(
+            RowChange::Update { header, value: b"before".to_vec(), kept: KeptChains::default() },
+            touches.clone(),
+        ),
+        row(
+            RowChange::Update {
+                header: EntryHeader { flags: EntryHeader::FIELDS, ..header },
+                value: encode_fields(&[StoredField::Inline(b"short"), StoredField::Chain(chain)]),
+                kept: KeptChains::of([chain].into_iter(), [chain].into_iter()),
+            },
+            vec![],
+        ),
         row(RowChange::Delete { header }, touches),
         Body::Overflow { space: SpaceId(40), first: PageNo(3) },
     ];

@@ -17,7 +17,7 @@
 //!   (test: `a_call_appends_no_more_than_its_reservation`). Rollback needs nothing new (test:
 //!   `a_call_appends_no_more_than_its_reservation`).
 //! - An overflow chain belongs to one version (test: `rows_match_the_model`). An undo record names it before its first
-//!   page is linked anywhere (checked by `row/long_value.rs::write_chain`). Purge frees it in pieces, with the record
+//!   page is linked anywhere (checked by `row/long_value.rs::begin_chain`). Purge frees it in pieces, with the record
 //!   that replaced or deleted the value, or with the chain's own record once that was rolled back (test:
 //!   `crash_points_during_the_freeing_of_long_chains`).
 //! - *Recovery.* A transaction is unfinished if it is in the `TrxTable` record that the control file names, or has a
@@ -67,8 +67,8 @@ mod tests;
 pub use locks::LockManager;
 pub use mvcc::{Active, Ids, ReadView, Snapshot, Visibility, value::RowReader};
 pub use row::{
-    Blocked, Edit, EntryForm, EntryParts, Extract, ExtractedEntries, Extraction, Extractors, Mode, RowTarget,
-    Secondary, Stop, SuppliedChange, SuppliedEntry, Value, Watch,
+    Blocked, Edit, EntryForm, EntryParts, Extract, ExtractedEntries, Extraction, Extractors, FieldChange,
+    Mode, RowTarget, Secondary, Stop, SuppliedChange, SuppliedEntry, Value, Watch,
     secondary::{entry_key, index_key_of},
 };
 pub use trx::{LOCK_WAIT, Rules, Savepoint, StatementLock, Suspended, Transactions, Trx};

@@ -202,14 +202,14 @@ impl Cursor {
         keeps_lock: bool,
     ) -> Result<bool, Stop> {
         let trx = call.attempt()?;
-        let Self { table, tree, entries, long, entry_value, owner, form, releasable, .. } = self;
+        let Self { table, tree, entries, long, entry_value, owner, form, fields, releasable, .. } = self;
         let mut note_lock = |trx: &Trx<'_>, tree: &Tree, key: &[u8]| {
             let held = if keeps_lock { Some(lock.mode) } else { row::held_before(trx, tree, key) };
             *releasable = (held < Some(lock.mode)).then_some(Releasable { before: held });
         };
         let entered = table.enter()?;
         tree.space().check_live()?;
-        let read = LockingRead { mode: lock.mode, whole: true, entry: None };
+        let read = LockingRead { mode: lock.mode, fields: Some(*fields), entry: None };
         let Some(form) = *form else {
             note_lock(trx, tree, entries.key());
             let read = row::read_locked(trx, tree, entries.key(), read, long, || owner.clone());

@@ -144,9 +144,9 @@ impl Cursor {
         let entered = self.table.enter()?;
         self.tree.space().check_live()?;
         let versions = self.engine.transactions.versions();
-        let Self { tree, entries, long, entry_value, owner, form, .. } = self;
+        let Self { tree, entries, long, entry_value, owner, form, fields, .. } = self;
         let Some(form) = *form else {
-            return versions.get_committed(tree, entries.key(), own, true, long);
+            return versions.get_committed(tree, entries.key(), own, Some(*fields), long);
         };
         let mut value = Vec::new();
         loop {
@@ -156,7 +156,7 @@ impl Cursor {
             let (index, entry, value) = (&**tree, entries.key(), &value[..]);
             let row = split(form, (entry, value), tree.space().id(), || owner.clone())?.row;
             let found = FoundEntry { index, entry, header, value, row };
-            let out = EntryAndRow { entry: entry_value, row: long };
+            let out = EntryAndRow { fields: *fields, entry: entry_value, row: long };
             match versions.get_by_entry(&entered.clustered, found, Visibility::View(&view, own), out) {
                 // The view was created for this read only, so the read can be repeated.
                 Err(Error::Transaction(TransactionError::ViewEnded)) => {}

@@ -206,7 +206,7 @@ impl<A: Access> Index<A> {
         // Before the entry is read: the versions of all transactions that have ended by now are final.
         let oldest = self.table.engine.transactions.active().oldest();
         let is_final = |header: EntryHeader| {
-            (header.trx < oldest || Some(header.trx) == own) && !header.is_deleted() && !header.is_overflow()
+            (header.trx < oldest || Some(header.trx) == own) && !header.is_deleted() && header.is_plain()
         };
         let OneRow { prefix, entry, row, .. } = one;
         let Some(header) = self.tree.first_with(prefix, entry)? else {
@@ -246,7 +246,7 @@ impl<A: Access> Index<A> {
                 let parts = split(self.form, parts, self.tree.space().id(), || self.owner())?;
                 let (index, value) = (&*self.tree, entry.value());
                 let found = FoundEntry { index, entry: entry.key(), header, value, row: parts.row };
-                let out = EntryAndRow { entry: version, row };
+                let out = EntryAndRow { fields: self.table.fields, entry: version, row };
                 if versions.get_by_entry(&call.clustered, found, visibility, out)? {
                     swap(version, entry.value_mut());
                     return Ok(true);
@@ -320,7 +320,11 @@ impl<A: Access> Index<A> {
             } else {
                 let parts = (entry.key(), entry.value());
                 let key = split(self.form, parts, tree.space().id(), || self.owner())?.row;
-                let read = LockingRead { mode: lock.mode, whole: true, entry: Some((tree, entry.key())) };
+                let read = LockingRead {
+                    mode: lock.mode,
+                    fields: Some(self.table.fields),
+                    entry: Some((tree, entry.key())),
+                };
                 let read = row::read_locked(trx, &entered.clustered, key, read, row, || self.owner());
                 match read {
                     // No other transaction changes the entry while the row is locked.

@@ -3,6 +3,7 @@
 //! pool that has no frame to give.
 
 mod existing_load;
+mod fields;
 mod load;
 mod long_keys;
 mod pool;

@@ -299,9 +299,36 @@ impl Tree {
         if info & 4 != 0 {
             return Err(format!("tablespace {}: an entry of {key:?} is left, marked as deleted", self.space));
         }
-        let value = if info & 8 == 0 { value.to_vec() } else { self.chain(value)? };
+        let value = match info & 0b10_1000 {
+            0 => value.to_vec(),
+            0b00_1000 => self.chain(value)?,
+            0b10_0000 => self.fields(value)?,
+            _ => return Err(format!("an entry of {key:?} has two kinds of value")),
+        };
         self.entries.insert(key, value);
         Ok(())
+    }
+
+    /// Returns the row of a list of fields: their number, the end of each, and the fields.
+    fn fields(&mut self, list: &[u8]) -> Found<Vec<u8>> {
+        let (count, mut at) = (usize::from(list[0]), 1 + 2 * usize::from(list[0]));
+        let (mut row, mut contents) = ((count as u16).to_le_bytes().to_vec(), Vec::new());
+        for n in 0..count {
+            let length = u16_at(list, 1 + 2 * n);
+            let stored = &list[at..at + (length & 0x7fff)];
+            at += stored.len();
+            match length {
+                0x8014 => contents.extend(self.chain(stored)?),
+                0x8000.. => return Err(format!("a reference of {} bytes", stored.len())),
+                _ => contents.extend_from_slice(stored),
+            }
+            row.extend((contents.len() as u32).to_le_bytes());
+        }
+        if (1..=64).contains(&count) && at == list.len() {
+            Ok([row, contents].concat())
+        } else {
+            Err(format!("a list of {count} fields ends at {at} of {} bytes", list.len()))
+        }
     }
 
     /// Returns a long value, from its chain of overflow pages.

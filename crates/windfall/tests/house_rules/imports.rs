@@ -43,6 +43,7 @@ const LAYERS: &[&[&str]] = &[
     &[
         "database",
         "ddl_group",
+        "fields",
         "load",
         "metrics",
         "check",

@@ -2,7 +2,8 @@
 
 use super::{
     super::{
-        OverflowRef, Walk,
+        OverflowRef, StoredField, Walk,
+        fields::encode_fields,
         store::{Access, Shared},
     },
     values::{bytes, free, refer, write},
@@ -126,6 +127,68 @@ fn a_long_value_may_go_while_it_is_looked_at() {
             })
             .unwrap_or_else(|error| panic!("change {which} after piece {after}: {error}"));
             assert!(report.entries >= 395, "{report:?}");
+        }
+    }
+}
+
+/// Gives entries the same short field, and fields with these chains.
+fn refer_to_all(tree: &Tree<TestPool>, key: &[u8], chains: &[OverflowRef]) {
+    let chains = chains.iter().map(|chain| StoredField::Chain(*chain));
+    let fields: Vec<_> = [StoredField::Inline(b"short")].into_iter().chain(chains).collect();
+    put(tree, key, EntryHeader { flags: EntryHeader::FIELDS, ..header(1) }, &encode_fields(&fields));
+}
+
+#[test]
+fn a_field_may_go_while_its_row_is_looked_at() {
+    let tree_of_fields = || {
+        let tree = some_tree(100);
+        let rows: Vec<(u32, Vec<OverflowRef>)> = [0, 50, 99]
+            .into_iter()
+            .map(|n| {
+                let lengths = [3_000, 70_000, 40_000];
+                let chain = |at: usize| {
+                    let length = lengths[at];
+                    write(&tree, u64::from(n) * 10 + at as u64, &bytes(length), length)
+                };
+                (n, (0..3).map(chain).collect())
+            })
+            .collect();
+        for (n, chains) in &rows {
+            refer_to_all(&tree, &key(*n), chains);
+        }
+        (tree, rows)
+    };
+    let (tree, _) = tree_of_fields();
+    let whole = tree.check().unwrap();
+    for pages in [1, 3, 10] {
+        assert_eq!(walk(&tree, pages, || {}).unwrap().0, whole, "{pages} pages at a time");
+    }
+    for (replaced, after) in (0..3).flat_map(|replaced| (1..45).map(move |after| (replaced, after))) {
+        let (tree, rows) = tree_of_fields();
+        let (mut pieces, mut kept) = (0, Vec::new());
+        let (report, _) = walk(&tree, 3, || {
+            pieces += 1;
+            if pieces == after {
+                for (n, chains) in &rows {
+                    let other = write(&tree, 1000 + u64::from(*n), &bytes(20_000), 20_000);
+                    let mut chains = chains.clone();
+                    let old = core::mem::replace(&mut chains[replaced], other);
+                    refer_to_all(&tree, &key(*n), &chains);
+                    free(&tree, old, 100);
+                    kept.push(chains);
+                }
+            }
+        })
+        .unwrap_or_else(|error| panic!("field {replaced} after piece {after}: {error}"));
+        // Whatever the row has kept was reached: it is in use since before the check.
+        let first_pages = rows.iter().zip(&kept).flat_map(|((_, old), new)| {
+            new.iter().filter(|chain| old.contains(chain)).map(|chain| chain.first)
+        });
+        for page in first_pages {
+            assert!(
+                report.pages.iter().any(|reached| reached == page),
+                "field {replaced} after piece {after}: {page}"
+            );
         }
     }
 }

@@ -38,6 +38,7 @@ use super::{
     conflict::{Blocked, Stop},
     edit::Edit,
     long_value::{ensure_chain, wait_for_log_space},
+    new_fields::{self, NewFields},
     plan::{self, Plan, Planned, check_length, is_wanted},
     row_lock::{blocked_by, check_gap, is_live, is_shared_duplicate, may_write, row_name},
     target::RowTarget,
@@ -153,12 +154,18 @@ fn try_change<'e: 't, 't>(
     if !may_write(trx, tree, key) && !is_shared_duplicate(trx, tree, key, edit.mode())? {
         return Err(Stop::Blocked(Blocked::Row(row_name(tree, key), RowMode::Exclusive)));
     }
-    let long = length > tree.inline_limit() as u64;
+    let long = edit.fields().is_none() && length > tree.inline_limit() as u64;
     let mut plan = Plan::default();
-    if long || !target.secondaries.is_empty() || target.watch.is_some() || edit.entries.is_some() {
-        let mut before = Vec::new();
+    let mut stored_before = Vec::new();
+    let (mut whole_before, mut new_fields) = (Vec::new(), None);
+    if long
+        || edit.fields().is_some()
+        || !target.secondaries.is_empty()
+        || target.watch.is_some()
+        || edit.entries.is_some()
+    {
         let active = trx.transactions().active();
-        let header = match active.read_final(trx.id(), || value::get_indexed(tree, key, &mut before))? {
+        let header = match active.read_final(trx.id(), || tree.get_into(key, &mut stored_before))? {
             CurrentVersion::Final(header) => header,
             CurrentVersion::Unfinished(writer) => return Err(blocked_by(writer, tree, key)),
         };
@@ -169,8 +176,27 @@ fn try_change<'e: 't, 't>(
         if !is_wanted(trx, target, key, edit.mode(), is_live(header))? {
             return Ok(None);
         }
-        let before = is_live(header).then_some(&before[..]);
-        let after = edit.indexed();
+        let header = header.filter(|header| !header.is_deleted());
+        // The bytes of long values are read where something is made of them.
+        let needs_bytes = target.needs_bytes();
+        let mut first_bytes = Cow::Borrowed(&stored_before[..]);
+        if let Some(header) = header.filter(|header| needs_bytes && !header.is_plain()) {
+            value::indexed_of(tree, header, first_bytes.to_mut())?;
+        }
+        let before = header.map(|_| &first_bytes[..]);
+        let mut after = edit.indexed().map(Cow::Borrowed);
+        if let Some(changes) = edit.fields() {
+            if let Some(header) = header {
+                whole_before.clone_from(&stored_before);
+                new_fields::read_to_keep(target, changes, header, &mut whole_before)?;
+            }
+            let before = header.map(|header| (header, &whole_before[..]));
+            let fields = NewFields::new(target, changes, before)?;
+            let bytes = if needs_bytes { fields.indexed(target)? } else { Vec::new() };
+            after = Some(Cow::Owned(bytes));
+            new_fields = Some(fields);
+        }
+        let after = after.as_deref();
         debug_assert!(
             [before, after].into_iter().flatten().all(|bytes| bytes.len() <= value::INDEXED_BYTES),
             "an index key is made of more bytes of a value than are read of a long one"
@@ -189,15 +215,17 @@ fn try_change<'e: 't, 't>(
     if target.durability() == Durability::Logged {
         trx.reserve_log(plan.log_bytes(target, key))?;
     }
-    let stored = if long {
+    let (stored, flags) = if let Some(fields) = new_fields {
+        let (stored, flags) = fields.store(trx, target, edit, kept)?;
+        (Some(Cow::Owned(stored)), flags)
+    } else if long {
         let reference = ensure_chain(trx, target, edit)?.to_bytes();
         *kept = trx.savepoint();
-        Some(Cow::Owned(reference.to_vec()))
+        (Some(Cow::Owned(reference.to_vec())), EntryHeader::OVERFLOW)
     } else {
-        edit.known().map(Cow::Borrowed)
+        (edit.known().map(Cow::Borrowed), 0)
     };
     trx.transactions().undo_context().failpoint.pass()?;
-    let flags = if long { EntryHeader::OVERFLOW } else { 0 };
     let new = stored.as_deref().map(|bytes| NewValue { bytes, flags });
     let change = ClusteredChange { target, key, new, mode: edit.mode(), last };
     let Some((version, mut end)) = change.apply(trx, &mut plan)? else { return Ok(None) };

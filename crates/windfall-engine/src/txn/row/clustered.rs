@@ -16,16 +16,17 @@ use super::{
 };
 use crate::{
     buffer::{BufferPool, Durability},
-    error::Result,
+    error::{CorruptError, Owner, Result},
     ids::Lsn,
     mtr::Mtr,
     page::EntryHeader,
+    store::Tree,
     tablespace,
-    tree::{Located, Room, split_log_limit},
+    tree::{Chains, Located, Room, split_log_limit},
     txn::{
         locks::RowMode,
         trx::Trx,
-        undo::record::{ChangedRow, RowChange},
+        undo::record::{ChangedRow, KeptChains, RowChange},
     },
 };
 
@@ -36,7 +37,7 @@ const LOG_BYTES_PER_CHANGE: usize = 256;
 /// The stored form of a new value.
 #[derive(Clone, Copy)]
 pub(super) struct NewValue<'a> {
-    /// The value, or the reference to its overflow chain.
+    /// The value, the reference to its overflow chain, or its fields.
     pub bytes: &'a [u8],
     /// The flags of its entry.
     pub flags: u16,
@@ -153,7 +154,7 @@ impl<'t> ClusteredChange<'_, 't> {
         if !live && check_gap(trx, tree, key).is_err() || !fits(mode, live) {
             return Ok(Attempt::Stopped(Obstacle::Unfit { live }));
         }
-        let change = change_of(new, &located, &mtr);
+        let change = change_of(new, tree, &located, &mtr)?;
         if let (RowChange::Update { value, .. }, Some(new), Durability::Logged) =
             (&change, new, target.durability())
             && value.len() > new.bytes.len()
@@ -198,16 +199,35 @@ impl<'t> ClusteredChange<'_, 't> {
 
 /// Returns the change as its undo record has it: how the entry is before it.
 #[inline]
-fn change_of(new: Option<NewValue<'_>>, located: &Located<'_, BufferPool>, mtr: &Mtr<'_>) -> RowChange {
-    match (new, located.header()) {
+fn change_of(
+    new: Option<NewValue<'_>>,
+    tree: &Tree,
+    located: &Located<'_, BufferPool>,
+    mtr: &Mtr<'_>,
+) -> Result<RowChange> {
+    Ok(match (new, located.header()) {
         (None, Some(header)) => RowChange::Delete { header },
-        (Some(_), Some(header)) => {
+        (Some(new), Some(header)) => {
             let mut value = Vec::new();
             located.value_into(mtr, &mut value);
-            RowChange::Update { header, value }
+            let kept = if header.is_plain() {
+                KeptChains::default()
+            } else {
+                let after = EntryHeader { flags: new.flags, ..EntryHeader::default() };
+                KeptChains::of(chains(tree, header, &value)?, chains(tree, after, new.bytes)?)
+            };
+            RowChange::Update { header, value, kept }
         }
         (_, None) => RowChange::Insert,
-    }
+    })
+}
+
+/// Returns the chains of an entry.
+fn chains<'v>(tree: &Tree, header: EntryHeader, value: &'v [u8]) -> Result<Chains<'v>> {
+    Chains::of(header, value).ok_or_else(|| {
+        let what = "an entry has no overflow reference where it should".into();
+        CorruptError::Structure { owner: Owner::Unknown, space: tree.space().id(), what }.into()
+    })
 }
 
 /// Writes a version to the entry that was located: the new value, or the mark of a deletion.

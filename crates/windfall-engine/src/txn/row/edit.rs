@@ -3,8 +3,10 @@
 //! **Purpose.** Keeps the bytes that a blocked call has read of its source or written of a long value, until the
 //! call continues.
 //!
-//! **Invariants.** The bytes of a source are read once, in order: first those that index keys are made of, then the
-//! rest when the overflow chain is written (test: `values_are_put_from_sources`).
+//! **Invariants.** A chain that an edit keeps is of bytes that the caller has passed, so it has the right content
+//! whatever the row is when the call continues (test: `a_blocked_call_keeps_the_chains_of_its_own_fields`). The bytes
+//! of a source are read once, in order: first those that index keys are made of, then the rest when the overflow chain
+//! is written (test: `values_are_put_from_sources`).
 
 use std::io::Read;
 
@@ -27,6 +29,17 @@ pub enum Mode {
     Update,
 }
 
+/// A field of the new value of a row ([`Table::update_fields`]).
+///
+/// [`Table::update_fields`]: https://docs.rs/windfall/latest/windfall/struct.Table.html#method.update_fields
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FieldChange<'v> {
+    /// The field of this number stays as it is. It is neither read nor written if it is long.
+    Keep,
+    /// The field gets these bytes.
+    Set(&'v [u8]),
+}
+
 /// A new value.
 pub enum Value<'v> {
     /// In memory.
@@ -38,6 +51,8 @@ pub enum Value<'v> {
         /// The source of its bytes.
         source: &'v mut dyn Read,
     },
+    /// Fields, which are stored one by one.
+    Fields(&'v [FieldChange<'v>]),
 }
 
 impl core::fmt::Debug for Value<'_> {
@@ -47,11 +62,18 @@ impl core::fmt::Debug for Value<'_> {
 }
 
 impl Value<'_> {
-    /// Returns its length in bytes.
+    /// Returns its length in bytes; of fields, that of those which the caller passes.
     pub fn length(&self) -> u64 {
         match self {
             Self::Bytes(bytes) => bytes.len() as u64,
             Self::Source { length, .. } => *length,
+            Self::Fields(fields) => fields
+                .iter()
+                .map(|field| match field {
+                    FieldChange::Keep => 0,
+                    FieldChange::Set(bytes) => bytes.len() as u64,
+                })
+                .sum(),
         }
     }
 }
@@ -64,8 +86,9 @@ pub struct Edit<'v> {
     pub(super) value: Option<(Value<'v>, Mode)>,
     /// The first bytes of a value from a source.
     pub(super) head: Option<Vec<u8>>,
-    /// The written overflow chain of a long value: its tablespace, and the reference to it.
-    pub(super) chain: Option<(SpaceId, OverflowRef)>,
+    /// The written overflow chains, and their tablespace: of a long value one, of fields those of long ones, each with
+    /// the number of its field.
+    pub(super) chains: Option<(SpaceId, Vec<(usize, OverflowRef)>)>,
     /// The row's entries in indexes of which the caller supplies them.
     pub(super) entries: Option<&'v [SuppliedChange<'v>]>,
 }
@@ -80,12 +103,12 @@ pub(super) fn fill(source: &mut dyn Read, out: &mut [u8]) -> Result<()> {
 impl<'v> Edit<'v> {
     /// Creates a write.
     pub fn write(value: Value<'v>, mode: Mode) -> Self {
-        Self { value: Some((value, mode)), head: None, chain: None, entries: None }
+        Self { value: Some((value, mode)), head: None, chains: None, entries: None }
     }
 
     /// Creates a deletion.
     pub fn delete() -> Self {
-        Self { value: None, head: None, chain: None, entries: None }
+        Self { value: None, head: None, chains: None, entries: None }
     }
 
     /// Adds the row's entries in indexes of which the caller supplies them.
@@ -105,7 +128,7 @@ impl<'v> Edit<'v> {
     /// Reads the first bytes of a source.
     pub(super) fn begin(&mut self) -> Result<()> {
         if let (Some((Value::Source { length, source }, _)), None) = (&mut self.value, &self.head) {
-            debug_assert!(self.chain.is_none(), "a source is read again after its rest was written");
+            debug_assert!(self.chains.is_none(), "a source is read again after its rest was written");
             let mut head = vec![0; usize::try_from(*length).unwrap_or(INDEXED_BYTES).min(INDEXED_BYTES)];
             fill(*source, &mut head)?;
             self.head = Some(head);
@@ -113,7 +136,16 @@ impl<'v> Edit<'v> {
         Ok(())
     }
 
-    /// Returns the first bytes of the new value, or all of them if they are in memory.
+    /// Returns the fields of the new value, if it is stored as fields.
+    pub(super) fn fields(&self) -> Option<&'v [FieldChange<'v>]> {
+        match self.value {
+            Some((Value::Fields(fields), _)) => Some(fields),
+            _ => None,
+        }
+    }
+
+    /// Returns the first bytes of the new value, or all of them if they are in memory; `None` if it is stored as
+    /// fields.
     pub(super) fn known(&self) -> Option<&[u8]> {
         match &self.value {
             Some((Value::Bytes(bytes), _)) => Some(bytes),
@@ -121,7 +153,7 @@ impl<'v> Edit<'v> {
                 debug_assert!(self.head.is_some(), "a source is used before its first bytes were read");
                 self.head.as_deref()
             }
-            None => None,
+            Some((Value::Fields(_), _)) | None => None,
         }
     }
 

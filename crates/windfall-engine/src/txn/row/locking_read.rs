@@ -19,6 +19,7 @@ use super::{
 use crate::{
     error::{Owner, Result},
     page::EntryHeader,
+    row::FieldSet,
     store::Tree,
     txn::{
         locks::RowMode,
@@ -32,8 +33,8 @@ use crate::{
 pub struct LockingRead<'r> {
     /// The lock mode.
     pub mode: RowMode,
-    /// Whether a value in overflow pages is read.
-    pub whole: bool,
+    /// The fields that are read of a row that is stored as fields. Without a set no value in overflow pages is read.
+    pub fields: Option<FieldSet>,
     /// The index entry by which the row was found: the secondary tree and its key there. A row that no longer has it is
     /// treated as missing, and neither it nor its gap is locked. A caller that must not miss its return has locked that
     /// range.
@@ -52,7 +53,7 @@ pub fn read_locked(
     out: &mut Vec<u8>,
     owner: impl FnOnce() -> Owner,
 ) -> Result<bool, Stop> {
-    let LockingRead { mode, whole, entry } = read;
+    let LockingRead { mode, fields, entry } = read;
     let transactions = trx.transactions();
     let _latch =
         transactions.key_latches().latch_in_call(transactions.key_latches().name(tree.space().id(), key))?;
@@ -86,7 +87,7 @@ pub fn read_locked(
         trx.id().is_some_and(|id| transactions.active().is_active(id)),
         "a row is locked for a transaction that has ended"
     );
-    Ok(!whole || value::resolve(tree, key, header, out)?)
+    fields.map_or(Ok(true), |fields| Ok(value::resolve(tree, key, header, fields, out)?))
 }
 
 /// Reads an index entry and replaces the content of `out` with its value. Returns whether it is there and no rollback

@@ -1,10 +1,11 @@
-//! The overflow chain of a long value.
+//! The overflow chains of long values and fields.
 //!
-//! **Purpose.** Writes a value that does not fit into its entry to overflow pages, before the change of the entry.
+//! **Purpose.** Writes what does not fit into its entry to overflow pages, before the change of the entry.
 //!
-//! **Invariants.** The undo record of the chain is logged with its first page, so a rollback finds every page of it
-//! (checked by `row/long_value.rs::write_chain`). A call that is blocked afterwards keeps its chain and does not write
-//! it again (test: `a_blocked_call_keeps_the_chain_that_it_has_written`). Between two pieces of the value the thread
+//! **Invariants.** The undo record of a chain is logged with its first page, so a rollback finds every page of it
+//! (checked by `row/long_value.rs::begin_chain`). A call that is blocked afterwards keeps its chains and does not write
+//! them again (tests: `a_blocked_call_keeps_the_chain_that_it_has_written`,
+//! `a_blocked_call_keeps_the_chains_of_its_own_fields`). Between two pieces of the value the thread
 //! holds no latches except key latches (test: `a_source_makes_no_statement_and_waits_for_no_row`).
 
 use super::{
@@ -12,11 +13,11 @@ use super::{
     target::RowTarget,
 };
 use crate::{
-    buffer::Durability,
+    buffer::{BufferPool, Durability},
     error::{Error, Result},
     log::LOG_OVERHEAD_BYTES,
     mtr::Mtr,
-    tree::OverflowRef,
+    tree::{OverflowRef, OverflowWriter},
     txn::{
         trx::{Transactions, Trx},
         undo::record::{Body, UndoRecord},
@@ -48,26 +49,28 @@ pub(super) fn ensure_chain<'e: 't, 't>(
     edit: &mut Edit<'_>,
 ) -> Result<OverflowRef> {
     let space = target.clustered.space().id();
-    match edit.chain {
-        Some((written, chain)) if written == space => {
-            debug_assert!(chain.length == edit.length(), "a kept chain has another length than its value");
-            return Ok(chain);
+    match &edit.chains {
+        Some((written, chains)) if *written == space => {
+            debug_assert!(
+                matches!(chains[..], [(0, chain)] if chain.length == edit.length()),
+                "a kept chain has another length than its value"
+            );
+            return Ok(chains[0].1);
         }
         // A source that was read cannot be read again.
         Some(_) if edit.head.is_some() => return Err(Error::TableDropped(target.owner())),
         _ => {}
     }
-    let chain = write_chain(trx, target, edit)?;
-    edit.chain = Some((space, chain));
+    let chain = write_value(trx, target, edit)?;
+    edit.chains = Some((space, vec![(0, chain)]));
     Ok(chain)
 }
 
-/// Writes a long value to an overflow chain.
-fn write_chain<'e: 't, 't>(
+/// Begins an overflow chain.
+fn begin_chain<'e: 't, 't>(
     trx: &mut Trx<'e>,
     target: &RowTarget<'t>,
-    edit: &mut Edit<'_>,
-) -> Result<OverflowRef> {
+) -> Result<OverflowWriter<'t, BufferPool>> {
     let tree = target.clustered;
     let pool = tree.store();
     tree.ensure_root()?;
@@ -76,7 +79,7 @@ fn write_chain<'e: 't, 't>(
     let mut mtr = Mtr::begin(pool)?;
     let place = tail.prepare(&mut mtr, UndoRecord::OVERFLOW_LENGTH)?;
     let position = tail.position();
-    let mut writer = tree.begin_overflow(&mut mtr, position.0)?;
+    let writer = tree.begin_overflow(&mut mtr, position.0)?;
     let body = Body::Overflow { space: tree.space().id(), first: writer.first() };
     let previous = trx.previous(&tail);
     let mut record = Vec::with_capacity(UndoRecord::OVERFLOW_LENGTH);
@@ -87,16 +90,44 @@ fn write_chain<'e: 't, 't>(
         "a chain has the stamp of another undo record than the one that names it"
     );
     mtr.commit()?;
-    drop(tail);
-    // Between pieces the thread may have to wait for log space: it holds only the key latch of the row.
-    let transactions = trx.transactions();
-    let mut write = |chunk: &[u8]| {
+    Ok(writer)
+}
+
+/// Appends bytes to a chain. Between pieces the thread may have to wait for log space: it holds only the key latch of
+/// the row.
+fn write_bytes(
+    transactions: &Transactions,
+    target: &RowTarget<'_>,
+    writer: &mut OverflowWriter<'_, BufferPool>,
+    bytes: &[u8],
+) -> Result<()> {
+    for chunk in bytes.chunks(SOURCE_CHUNK_BYTES) {
         wait_for_log_space(transactions, target, chunk.len() as u64)?;
-        writer.write(chunk)
-    };
-    for chunk in edit.known().unwrap_or_default().chunks(SOURCE_CHUNK_BYTES) {
-        write(chunk)?;
+        writer.write(chunk)?;
     }
+    Ok(())
+}
+
+/// Writes bytes to an overflow chain.
+pub(super) fn write_chain<'e: 't, 't>(
+    trx: &mut Trx<'e>,
+    target: &RowTarget<'t>,
+    bytes: &[u8],
+) -> Result<OverflowRef> {
+    let mut writer = begin_chain(trx, target)?;
+    write_bytes(trx.transactions(), target, &mut writer, bytes)?;
+    Ok(writer.finish()?.0)
+}
+
+/// Writes a long value to an overflow chain.
+fn write_value<'e: 't, 't>(
+    trx: &mut Trx<'e>,
+    target: &RowTarget<'t>,
+    edit: &mut Edit<'_>,
+) -> Result<OverflowRef> {
+    let transactions = trx.transactions();
+    let mut writer = begin_chain(trx, target)?;
+    write_bytes(transactions, target, &mut writer, edit.known().unwrap_or_default())?;
     if let (Some((Value::Source { length, source }, _)), Some(head)) = (&mut edit.value, &edit.head) {
         let mut left = *length - head.len() as u64;
         let mut buffer = vec![0; SOURCE_CHUNK_BYTES];
@@ -104,7 +135,7 @@ fn write_chain<'e: 't, 't>(
             let chunk =
                 &mut buffer[..usize::try_from(left).unwrap_or(SOURCE_CHUNK_BYTES).min(SOURCE_CHUNK_BYTES)];
             fill(*source, chunk)?;
-            write(chunk)?;
+            write_bytes(transactions, target, &mut writer, chunk)?;
             left -= chunk.len() as u64;
         }
     }

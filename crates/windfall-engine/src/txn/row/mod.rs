@@ -16,6 +16,7 @@ pub mod entry;
 mod extract;
 mod locking_read;
 mod long_value;
+mod new_fields;
 mod plan;
 mod row_lock;
 pub mod secondary;
@@ -23,7 +24,7 @@ mod target;
 
 pub use change::{Changed, change};
 pub use conflict::{Attempts, Blocked, SingleCall, Stop, retry};
-pub use edit::{Edit, Mode, Value};
+pub use edit::{Edit, FieldChange, Mode, Value};
 pub use entry::{ENTRY_VALUE_MAX, Entry, EntryForm, EntryParts, SuppliedChange, SuppliedEntry};
 pub use extract::{Extract, ExtractedEntries, Extraction, Extractors};
 pub use locking_read::{LockingRead, has_left, lock_range, read_final_entry, read_locked};

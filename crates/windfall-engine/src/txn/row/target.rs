@@ -75,6 +75,14 @@ impl RowTarget<'_> {
         if self.temporary.is_some() { Durability::Temporary } else { Durability::Logged }
     }
 
+    /// Returns whether something is made of the first bytes of a row's values: index keys, entries, notes.
+    pub fn needs_bytes(&self) -> bool {
+        let makes_entries = |secondary: &Secondary<'_>| {
+            secondary.form == EntryForm::Terminated || secondary.extraction.is_some()
+        };
+        self.watch.is_some() || self.secondaries.iter().any(makes_entries)
+    }
+
     pub(super) fn owner(&self) -> Owner {
         Owner::Table(self.name.into())
     }

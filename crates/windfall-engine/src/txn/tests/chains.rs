@@ -9,7 +9,7 @@ use super::{
         trx::quiesce,
         undo::{chains::LOG_BYTES_PER_PAGE, purge::PAGES_PER_STEP},
     },
-    Base, Mode, PAGE_SIZE, Rows, Setup, change,
+    Base, FieldSet, Mode, PAGE_SIZE, Rows, Setup, change,
 };
 use crate::tablespace;
 
@@ -142,6 +142,6 @@ fn a_row_that_was_inserted_twice_is_read_again() {
     trx.commit().unwrap();
     purge(&base, || {});
     assert_eq!(base.clustered.get_into(b"row", &mut Vec::new()).unwrap(), Some(header));
-    assert!(value::resolve(&base.clustered, b"row", header, &mut copied).unwrap());
+    assert!(value::resolve(&base.clustered, b"row", header, FieldSet::ALL, &mut copied).unwrap());
     assert_eq!(copied, long(3, 2));
 }

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use windfall_sim::{SimulatedDisk, SimulatedEnv};
 
 use super::{
-    Base, Edit, Mode, RowTarget, Rows, Setup, Stop, Trx, UNIQUE, Value, change, keys_of, row,
+    Base, Edit, FieldSet, Mode, RowTarget, Rows, Setup, Stop, Trx, UNIQUE, Value, change, keys_of, row,
     secondary::entry_key,
 };
 use crate::{
@@ -39,7 +39,7 @@ fn found_by(base: &Base, n: usize, visibility: Visibility<'_>) -> Vec<Found> {
         let (entry, header) = (cursor.key(), cursor.header().unwrap());
         let entry = FoundEntry { index, entry, header, value: cursor.value(), row };
         let (mut of_entry, mut value) = (Vec::new(), Vec::new());
-        let out = EntryAndRow { entry: &mut of_entry, row: &mut value };
+        let out = EntryAndRow { fields: FieldSet::ALL, entry: &mut of_entry, row: &mut value };
         if base.transactions.versions().get_by_entry(&base.clustered, entry, visibility, out).unwrap() {
             let parts = base.form.split(cursor.key(), &of_entry).unwrap();
             let index_key = base.form.index_key(parts.index, &mut Vec::new()).to_vec();

@@ -2,7 +2,7 @@
 
 use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
 
-use super::{Base, Edit, Mode, Rows, Setup, Trx, Value, change, row, secondary::entry_key};
+use super::{Base, Edit, FieldSet, Mode, Rows, Setup, Trx, Value, change, row, secondary::entry_key};
 use crate::{
     buffer::BufferPool,
     error::Error,
@@ -50,7 +50,13 @@ fn touch(base: &Base, n: u8) {
 fn seen(base: &Base, key: &[u8], view: &ReadView) -> Option<Vec<u8>> {
     let mut value = Vec::new();
     let visibility = Visibility::View(view, None);
-    let found = base.transactions.versions().get_in(&base.clustered, key, visibility, true, &mut value);
+    let found = base.transactions.versions().get_in(
+        &base.clustered,
+        key,
+        visibility,
+        Some(FieldSet::ALL),
+        &mut value,
+    );
     found.unwrap().then_some(value)
 }
 

@@ -2,7 +2,7 @@
 
 use windfall_sim::{SimulatedDisk, SimulatedEnv};
 
-use super::{Base, Edit, Mode, Setup, Trx, Value, row};
+use super::{Base, Edit, FieldSet, Mode, Setup, Trx, Value, row};
 use crate::{
     ids::TrxId,
     txn::mvcc::{CurrentVersion, Visibility},
@@ -23,10 +23,12 @@ fn put(base: &Base, trx: &mut Trx<'_>, key: &[u8], value: &[u8]) {
 fn seen(base: &Base, key: &[u8], own: TrxId) -> Option<Vec<u8>> {
     let versions = base.transactions.versions();
     let (mut value, mut in_view) = (Vec::new(), Vec::new());
-    let found = versions.get_committed(&base.clustered, key, Some(own), true, &mut value).unwrap();
+    let found =
+        versions.get_committed(&base.clustered, key, Some(own), Some(FieldSet::ALL), &mut value).unwrap();
     let view = versions.view();
     let visibility = Visibility::View(&view, Some(own));
-    let is_there = versions.get_in(&base.clustered, key, visibility, true, &mut in_view).unwrap();
+    let is_there =
+        versions.get_in(&base.clustered, key, visibility, Some(FieldSet::ALL), &mut in_view).unwrap();
     assert_eq!((is_there, is_there.then_some(&in_view)), (found, found.then_some(&value)));
     found.then_some(value)
 }

@@ -8,7 +8,7 @@ use super::{
         trx::quiesce,
         undo::{purge::RETRY_PAUSE, stream::SLICE_PAGES},
     },
-    Base, CLUSTERED, Mode, PAGE_SIZE, RowTarget, Rows, Setup, Value, change,
+    Base, CLUSTERED, FieldSet, Mode, PAGE_SIZE, RowTarget, Rows, Setup, Value, change,
 };
 use crate::{
     buffer::Durability,
@@ -291,8 +291,12 @@ fn a_pin_keeps_versions_and_a_reader_its_value() {
     base.put(&key(1), &value(1), Mode::Insert).unwrap();
     let view = base.transactions.versions().view();
     let visibility = Visibility::View(&view, None);
-    let mut reader =
-        base.transactions.versions().open_value(&base.clustered, &key(1), visibility).unwrap().unwrap();
+    let mut reader = base
+        .transactions
+        .versions()
+        .open_value(&base.clustered, &key(1), visibility, FieldSet::ALL)
+        .unwrap()
+        .unwrap();
     base.put(&key(1), &value(2), Mode::Update).unwrap();
     churn(&base, &mut model, 1);
     base.purge_all();
@@ -351,7 +355,7 @@ fn temporary_rows_leave_nothing_in_the_log() {
     change(&mut trx, &target, &key(3), None).unwrap();
     trx.rollback().unwrap();
     let mut value = Vec::new();
-    assert!(super::value::get(&tree, &key(3), &mut value).unwrap());
+    assert!(super::value::get(&tree, &key(3), FieldSet::ALL, &mut value).unwrap());
     assert!(value == row(3, 11));
     assert!(stream.slices().len() > 2);
     assert_eq!(undo(), logged_undo);
@@ -386,7 +390,7 @@ fn temporary_rows_ask_for_no_room_in_the_log() {
     base.transactions.fail_at(2);
     assert!(write(&vec![1; 250_000]).unwrap_err().to_string().contains("failpoint"));
     let mut found = Vec::new();
-    assert!(super::value::get(&tree, b"row", &mut found).unwrap() && found == long);
+    assert!(super::value::get(&tree, b"row", FieldSet::ALL, &mut found).unwrap() && found == long);
     assert!(base.transactions.delete(&target, b"row").unwrap().is_some());
     let pages = || tablespace::pages_in_use(&base.pool, tree.space()).unwrap().len();
     assert!(pages() > 200);

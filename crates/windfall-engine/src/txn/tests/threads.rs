@@ -6,7 +6,7 @@ use windfall_sim::SimulatedDisk;
 
 use super::{
     super::{Trx, mvcc::value::INDEXED_BYTES},
-    Base, Mode, Rows, Setup, Value, change, keys_of, lock, value,
+    Base, FieldSet, Mode, Rows, Setup, Value, change, keys_of, lock, value,
 };
 use crate::{
     env::RealEnv,
@@ -45,7 +45,7 @@ fn rows(base: &Base) -> Rows {
     let mut cursor = base.clustered.cursor();
     while cursor.next().unwrap() {
         let mut value = Vec::new();
-        if value::get(&base.clustered, cursor.key(), &mut value).unwrap() {
+        if value::get(&base.clustered, cursor.key(), FieldSet::ALL, &mut value).unwrap() {
             rows.insert(cursor.key().to_vec(), value);
         }
     }
@@ -107,7 +107,7 @@ fn rows_and_entries_stay_one_under_contention() {
                         Err(error) => panic!("{error}"),
                     }
                     let mut read = Vec::new();
-                    if value::get(&base.clustered, &key, &mut read).unwrap() {
+                    if value::get(&base.clustered, &key, FieldSet::ALL, &mut read).unwrap() {
                         // One version: all bytes of the value are those of its writer.
                         assert!(read[4..].iter().all(|byte| *byte == read[3]), "a torn value");
                     }

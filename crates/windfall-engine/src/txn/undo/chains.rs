@@ -15,7 +15,7 @@
 //! - The reference, which is the undo record or a delete-marked entry, stays until the first page is freed: the record
 //!   is processed again, and its slice is kept (test: `a_value_far_longer_than_the_log_is_written_and_purged`).
 //! - A chain's stamp is the position of the undo record that began it, which no other chain ever had (checked by
-//!   `row/long_value.rs::write_chain`), or, if the value was written with the creation of a table, its number among the
+//!   `row/long_value.rs::begin_chain`), or, if the value was written with the creation of a table, its number among the
 //!   chains of that load, with a bit that no position has (checked by `catalog/bulk.rs::load_chain`). So freeing a
 //!   chain that was freed before is detected and does nothing (test: `crash_points_during_the_freeing_of_long_chains`).
 //! - Pages are freed on an [`allowance`](free) (checked by `undo/chains.rs::free`). The caller that grants one has
@@ -29,7 +29,8 @@
 //! **Reasons.** To mark a record takes one small log group. So rollback never waits for log space for the pages of a
 //! chain, neither at run time nor in recovery, and does not depend on the length of the value.
 
-use crate::{error::Result, ids::PageNo, mtr::Mtr, page::EntryHeader, store::Tree, tree::OverflowRef};
+use super::record::KeptChains;
+use crate::{error::Result, ids::PageNo, mtr::Mtr, page::EntryHeader, store::Tree, tree::Chains};
 
 /// Pages freed in one mini-transaction.
 const PAGES_PER_GROUP: usize = 16;
@@ -61,13 +62,27 @@ pub(super) fn free(tree: &Tree, first: PageNo, stamp: u64, allowance: &mut usize
     Ok(false)
 }
 
-/// Frees the chain of a version, if it has one, as [`free`] does. Returns whether no chain is left.
+/// Frees the chains of a version, except those that the next version has kept, as [`free`] does. Returns whether none
+/// is left.
 ///
 /// # Errors
 /// As [`free`].
-pub(super) fn free_of(tree: &Tree, header: EntryHeader, value: &[u8], allowance: &mut usize) -> Result<bool> {
-    match OverflowRef::from_bytes(value) {
-        Some(chain) if header.is_overflow() => free(tree, chain.first, chain.stamp, allowance),
-        _ => Ok(true),
+pub(super) fn free_of(
+    tree: &Tree,
+    header: EntryHeader,
+    value: &[u8],
+    kept: KeptChains,
+    allowance: &mut usize,
+) -> Result<bool> {
+    for chain in Chains::of(header, value).into_iter().flat_map(|chains| kept.others_of(chains)) {
+        if !free(tree, chain.first, chain.stamp, allowance)? {
+            return Ok(false);
+        }
     }
+    Ok(true)
+}
+
+/// Returns whether a version has chains that the next version has not kept.
+pub(super) fn has_replaced(header: EntryHeader, value: &[u8], kept: KeptChains) -> bool {
+    Chains::of(header, value).is_some_and(|chains| kept.others_of(chains).next().is_some())
 }

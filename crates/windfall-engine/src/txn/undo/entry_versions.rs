@@ -33,6 +33,7 @@ use crate::{
     error::{CorruptError, Error, Owner, Result, TransactionError},
     ids::TrxId,
     page::EntryHeader,
+    row::FieldSet,
     store::Tree,
     txn::mvcc::{ReadView, Visibility, value},
 };
@@ -84,6 +85,8 @@ enum Before {
 /// The buffers of a read, which are filled again.
 #[derive(Debug)]
 pub struct EntryAndRow<'b> {
+    /// The fields of the row that are read, if it is stored as fields.
+    pub fields: FieldSet,
     /// The value of the entry.
     pub entry: &'b mut Vec<u8>,
     /// The value of the row.
@@ -113,7 +116,7 @@ impl Versions {
             }
             Visibility::Newest if clustered.space().durability() == Durability::Temporary => {
                 // No other call changes the row.
-                let is_there = value::get(clustered, found.row, out.row)?;
+                let is_there = value::get(clustered, found.row, out.fields, out.row)?;
                 Ok(is_there && is_live(found.read_again(out.entry)?))
             }
             Visibility::Newest => loop {
@@ -169,8 +172,8 @@ impl Versions {
                     is_live(now)
                 }
             };
-            if is_there && header.is_overflow() {
-                value::follow(clustered, out.row, None)?;
+            if is_there {
+                value::follow(clustered, header, out.fields, None, out.row)?;
             }
             return Ok(is_there);
         }
@@ -201,6 +204,6 @@ impl Versions {
             }
         }
         let is_there = is_live(found.read_again(out.entry)?);
-        Ok(is_there && value::resolve(clustered, found.row, header, out.row)?)
+        Ok(is_there && value::resolve(clustered, found.row, header, out.fields, out.row)?)
     }
 }

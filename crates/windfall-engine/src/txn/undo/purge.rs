@@ -48,7 +48,7 @@ use super::{
     directory::Streams,
     position::byte_of,
     purge_state::{MAX_DEFERRED, Outcome, PurgeState, SkippedRecords, Unpurged},
-    record::{Body, EntryChange, RowChange, Touch, UndoRecord},
+    record::{Body, EntryChange, KeptChains, RowChange, Touch, UndoRecord},
     rollback::{carries, merge},
     stream::{Stored, Stream, UndoContext},
 };
@@ -537,7 +537,7 @@ impl Purge {
                 let leaves_something = match change {
                     RowChange::Insert => false,
                     RowChange::Update { header, .. } if stored.rolled_back => header.is_deleted(),
-                    RowChange::Update { header, .. } => header.is_overflow(),
+                    RowChange::Update { header, value, kept } => chains::has_replaced(*header, value, *kept),
                     RowChange::Delete { .. } => !stored.rolled_back,
                 };
                 if !leaves_something && marks.is_empty() {
@@ -560,8 +560,8 @@ impl Purge {
                     RowChange::Update { header, .. } if stored.rolled_back => {
                         remove(tree, *header, key, &mut left.pages)
                     }
-                    RowChange::Update { header, value } => {
-                        chains::free_of(tree, *header, value, &mut left.pages)
+                    RowChange::Update { header, value, kept } => {
+                        chains::free_of(tree, *header, value, *kept, &mut left.pages)
                     }
                     RowChange::Delete { .. } => remove(tree, version, key, &mut left.pages),
                     RowChange::Insert => Ok(true),
@@ -588,16 +588,16 @@ fn read_ahead(stream: &Stream, state: &mut PurgeState, at: u64) {
     }
 }
 
-/// Removes an entry that was delete-marked by this version, after freeing the chain of its value. Returns whether both
+/// Removes an entry that was delete-marked by this version, after freeing the chains of its value. Returns whether both
 /// are done.
 fn remove(tree: &Tree, version: EntryHeader, key: &[u8], pages: &mut usize) -> Result<bool> {
     let is_it = |header: &EntryHeader| header.is_deleted() && carries(Some(*header), version);
-    let mut chain_is_freed = false;
+    let mut chains_are_freed = false;
     loop {
         let mut mtr = Mtr::begin(tree.store())?;
         let located = tree.seek_for_change(&mut mtr, key, Room::Keep)?;
         let Some(header) = located.header().filter(is_it) else { return Ok(true) };
-        if !header.is_overflow() || chain_is_freed {
+        if header.is_plain() || chains_are_freed {
             let small = located.remove(&mut mtr);
             mtr.commit()?;
             if small {
@@ -608,9 +608,9 @@ fn remove(tree: &Tree, version: EntryHeader, key: &[u8], pages: &mut usize) -> R
         drop(mtr);
         let mut value = Vec::new();
         let Some(header) = tree.get_into(key, &mut value)?.filter(is_it) else { return Ok(true) };
-        if !chains::free_of(tree, header, &value, pages)? {
+        if !chains::free_of(tree, header, &value, KeptChains::default(), pages)? {
             return Ok(false);
         }
-        chain_is_freed = true;
+        chains_are_freed = true;
     }
 }

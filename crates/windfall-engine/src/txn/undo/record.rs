@@ -20,6 +20,7 @@
 //! | 4 + n | clustered key |
 //! | 16 | update, delete: the version header before |
 //! | 4 + n | update: the value before, as it was stored |
+//! | 8 | update, if that is an overflow reference or fields: the chains that the entry keeps, a bit each |
 //! | 4 | number of secondary entries, then each: |
 //! | 8 | its tablespace |
 //! | 4 + n | its key |
@@ -27,12 +28,13 @@
 //! | 16 | revived, marked, given another value: the version header before |
 //! | 4 + n | with bit 7: the value before, at least one byte |
 //!
-//! A version header is the transaction (6), the flags (2; 1 delete-marked, 2 overflow reference, other bits zero) and
-//! the undo position (8), also of an entry that stores less of it.
+//! A version header is the transaction (6), the flags (2; 1 delete-marked, 2 overflow reference, 4 fields, other bits
+//! zero) and the undo position (8), also of an entry that stores less of it.
 
 use crate::{
     ids::{PageNo, SpaceId, TrxId, UndoPos},
     page::EntryHeader,
+    tree::{Chains, OverflowRef},
 };
 
 /// The change of a secondary entry.
@@ -92,14 +94,43 @@ pub enum RowChange {
     Update {
         /// The header before.
         header: EntryHeader,
-        /// The value before, as it was stored: maybe a reference to an overflow chain.
+        /// The value before, as it was stored: maybe with references to overflow chains.
         value: Vec<u8>,
+        /// Those of its chains to which the entry still refers after the change.
+        kept: KeptChains,
     },
     /// The entry had this header, and its value stays until purge.
     Delete {
         /// The header before.
         header: EntryHeader,
     },
+}
+
+/// The overflow chains of a value to which its entry still refers after a change, by their places among those of the
+/// value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeptChains(u64);
+
+impl KeptChains {
+    /// Determines which chains of a value a new one has, too.
+    pub fn of(
+        before: impl Iterator<Item = OverflowRef>,
+        after: impl Iterator<Item = OverflowRef> + Clone,
+    ) -> Self {
+        let is_kept = |chain: &OverflowRef| after.clone().any(|other| other == *chain);
+        let kept = before.enumerate().filter(|(_, chain)| is_kept(chain));
+        Self(kept.fold(0, |kept, (place, _)| kept | 1 << place))
+    }
+
+    /// Returns the chains of the value that are not kept: they belong to the value before alone.
+    pub fn others_of(self, before: Chains<'_>) -> impl Iterator<Item = OverflowRef> {
+        before.enumerate().filter(move |(place, _)| self.0 & 1 << place == 0).map(|(_, chain)| chain)
+    }
+
+    /// Returns whether a value with this number of chains has one that is not kept.
+    fn are_not_all_of(self, chains: usize) -> bool {
+        (0..chains).any(|place| self.0 & 1 << place == 0)
+    }
 }
 
 /// The content of a record.
@@ -209,7 +240,8 @@ impl Fields<'_> {
     fn header(&mut self) -> Result<EntryHeader, &'static str> {
         let word = self.u64()?;
         let flags = (word >> 48) as u16;
-        if flags & !(EntryHeader::DELETED | EntryHeader::OVERFLOW) != 0 {
+        let both = EntryHeader::OVERFLOW | EntryHeader::FIELDS;
+        if flags & !EntryHeader::KNOWN_FLAGS != 0 || flags & both == both {
             return Err(UNKNOWN_FLAG);
         }
         Ok(EntryHeader { trx: TrxId(word & TrxId::MAX.0), flags, undo: UndoPos(self.u64()?) })
@@ -259,7 +291,7 @@ impl<'a, T: ExactSizeIterator<Item = &'a Touch> + Clone> ChangedRow<'a, T> {
     pub(crate) fn bound(key: &[u8], value: usize, touches: T) -> usize {
         let before = |touch: &Touch| touch.change.before().map_or(0, |before| 4 + before.value.len());
         let touched: usize = touches.map(|touch| 8 + 4 + touch.key.len() + 1 + HEADER + before(touch)).sum();
-        FIXED + 4 + key.len() + HEADER + 4 + value + 4 + touched
+        FIXED + 4 + key.len() + HEADER + 4 + value + 8 + 4 + touched
     }
 
     /// Appends the encoded form, without length and state.
@@ -275,9 +307,16 @@ impl<'a, T: ExactSizeIterator<Item = &'a Touch> + Clone> ChangedRow<'a, T> {
         put(out, key);
         match change {
             RowChange::Insert => {}
-            RowChange::Update { header, value } => {
+            RowChange::Update { header, value, kept } => {
                 put_header(out, *header);
                 put(out, value);
+                debug_assert!(
+                    !header.is_plain() || kept.0 == 0,
+                    "a change keeps chains of a value that has none"
+                );
+                if !header.is_plain() {
+                    out.extend_from_slice(&kept.0.to_le_bytes());
+                }
             }
             RowChange::Delete { header } => put_header(out, *header),
         }
@@ -319,10 +358,17 @@ impl UndoRecord {
             fields.skip_bytes()?;
             if kind == UPDATE {
                 let before = fields.header()?;
+                let value = fields.skip_bytes()?;
                 if before.is_deleted() || before.is_overflow() {
                     return Ok(false);
                 }
-                fields.skip_bytes()?;
+                if before.has_fields() {
+                    let chains = Chains::of(before, value).ok_or("a list of fields makes no sense")?;
+                    let chains = chains.count();
+                    if KeptChains(fields.u64()?).are_not_all_of(chains) {
+                        return Ok(false);
+                    }
+                }
             }
             Ok::<_, &'static str>(fields.u32()? == 0)
         };
@@ -367,7 +413,11 @@ impl UndoRecord {
             let key = fields.bytes()?;
             let change = match kind {
                 INSERT => RowChange::Insert,
-                UPDATE => RowChange::Update { header: fields.header()?, value: fields.bytes()? },
+                UPDATE => {
+                    let (header, value) = (fields.header()?, fields.bytes()?);
+                    let kept = KeptChains(if header.is_plain() { 0 } else { fields.u64()? });
+                    RowChange::Update { header, value, kept }
+                }
                 DELETE => RowChange::Delete { header: fields.header()? },
                 _ => return Err("an unknown kind of undo record"),
             };
@@ -394,9 +444,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::tree::{StoredField, fields::encode_fields};
 
     fn header() -> impl Strategy<Value = EntryHeader> {
-        (0..1u64 << 48, 0..4u16, any::<u64>()).prop_map(|(trx, flags, undo)| EntryHeader {
+        (0..1u64 << 48, 0..6u16, any::<u64>()).prop_map(|(trx, flags, undo)| EntryHeader {
             trx: TrxId(trx),
             flags,
             undo: UndoPos(undo),
@@ -405,6 +456,29 @@ mod tests {
 
     fn bytes() -> impl Strategy<Value = Vec<u8>> {
         prop::collection::vec(any::<u8>(), 0..40)
+    }
+
+    #[test]
+    fn a_record_leaves_something_if_it_has_replaced_a_chain() {
+        let chain = |n: u32| OverflowRef { length: 5000, stamp: n.into(), first: PageNo(n) };
+        let fields =
+            |n| [StoredField::Chain(chain(1)), StoredField::Inline(b"short"), StoredField::Chain(chain(n))];
+        let value = encode_fields(&fields(2));
+        for (new, leaves_nothing) in [(2, true), (3, false)] {
+            let header = EntryHeader { flags: EntryHeader::FIELDS, ..EntryHeader::default() };
+            let new = encode_fields(&fields(new));
+            let [before, after] = [&value, &new].map(|value| Chains::of(header, value).unwrap());
+            let kept = KeptChains::of(before.clone(), after);
+            assert_eq!(
+                kept.others_of(before).collect::<Vec<_>>(),
+                if leaves_nothing { vec![] } else { vec![chain(2)] }
+            );
+            let change = RowChange::Update { header, value: value.clone(), kept };
+            let body = Body::Row { space: SpaceId(9), key: b"key".to_vec(), change, touches: Vec::new() };
+            let mut record = Vec::new();
+            UndoRecord { trx: TrxId(5), previous: None, body }.encode(&mut record);
+            assert_eq!(UndoRecord::leaves_nothing(&record), leaves_nothing);
+        }
     }
 
     fn touch() -> impl Strategy<Value = Touch> {
@@ -425,7 +499,10 @@ mod tests {
     fn body() -> impl Strategy<Value = Body> {
         let change = prop_oneof![
             Just(RowChange::Insert),
-            (header(), bytes()).prop_map(|(header, value)| RowChange::Update { header, value }),
+            (header(), bytes(), any::<u64>()).prop_map(|(header, value, kept)| {
+                let kept = KeptChains(if header.is_plain() { 0 } else { kept });
+                RowChange::Update { header, value, kept }
+            }),
             header().prop_map(|header| RowChange::Delete { header })
         ];
         prop_oneof![
@@ -445,7 +522,7 @@ mod tests {
         let touch = |change| vec![Touch { space: SpaceId(2), key: vec![1], change }];
         for (change, touches) in [
             (RowChange::Delete { header }, Vec::new()),
-            (RowChange::Update { header, value: vec![2] }, Vec::new()),
+            (RowChange::Update { header, value: vec![2], kept: KeptChains::default() }, Vec::new()),
             (RowChange::Insert, touch(EntryChange::Revived(before.clone()))),
             (RowChange::Insert, touch(EntryChange::Marked(before.clone()))),
             (RowChange::Insert, touch(EntryChange::Replaced(before))),

@@ -220,7 +220,7 @@ fn undo_row(
         located.value_into(&mtr, &mut stored);
         let restored = match change {
             RowChange::Insert => None,
-            RowChange::Update { header, value } => Some((*header, value.clone())),
+            RowChange::Update { header, value, .. } => Some((*header, value.clone())),
             RowChange::Delete { header } => Some((*header, stored.clone())),
         };
         debug_assert!(
@@ -243,7 +243,7 @@ fn undo_row(
         sides = Some((undone, restored));
         small = match change {
             RowChange::Insert => located.remove(&mut mtr),
-            RowChange::Update { header, value } => located.replace(&mut mtr, *header, value),
+            RowChange::Update { header, value, .. } => located.replace(&mut mtr, *header, value),
             RowChange::Delete { header } => located.set_header(&mut mtr, *header),
         };
     }

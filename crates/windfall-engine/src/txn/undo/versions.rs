@@ -26,12 +26,12 @@ use crate::{
     error::{CorruptError, Error, Owner, Result, TransactionError},
     ids::{SpaceId, TrxId},
     page::EntryHeader,
+    row::FieldSet,
     store::Tree,
     sync::{Arc, LongWork},
-    tree::overflow::OverflowReader,
     txn::mvcc::{
         Active, ReadView, Visibility,
-        value::{self, RowReader, follow, overflow_ref},
+        value::{self, RowReader, follow},
     },
 };
 
@@ -54,8 +54,8 @@ impl Versions {
     }
 
     /// Reads the last committed value of a row, or the value that transaction `own` has written, and replaces the
-    /// content of `out`. Returns `false` if there is no such row. Without `whole`, a value in overflow pages is not
-    /// read.
+    /// content of `out`. Returns `false` if there is no such row. Of a row that is stored as fields those of the set
+    /// are read. Without a set, `out` is left with what the entry stores, and no overflow page is read.
     ///
     /// # Errors
     /// Damage, I/O, a dropped table.
@@ -64,22 +64,22 @@ impl Versions {
         tree: &Tree,
         key: &[u8],
         own: Option<TrxId>,
-        whole: bool,
+        fields: Option<FieldSet>,
         out: &mut Vec<u8>,
     ) -> Result<bool> {
         // Before the entry is read: the versions of all transactions that have ended by now are final.
         let oldest = self.active.oldest();
         let Some(header) = tree.get_into(key, out)? else { return Ok(false) };
         if header.trx < oldest || Some(header.trx) == own {
-            if header.is_deleted() || !header.is_overflow() || !whole {
+            if header.is_deleted() || header.is_plain() {
                 return Ok(!header.is_deleted());
             }
-            if follow(tree, out, None).is_ok() {
+            if fields.is_none_or(|fields| follow(tree, header, fields, None, out).is_ok()) {
                 return Ok(true);
             }
         }
         loop {
-            match self.get_in(tree, key, Visibility::View(&self.view(), own), whole, out) {
+            match self.get_in(tree, key, Visibility::View(&self.view(), own), fields, out) {
                 // The view was created for this read only, so the read can be repeated.
                 Err(Error::Transaction(TransactionError::ViewEnded)) => {}
                 done => return done,
@@ -96,14 +96,14 @@ impl Versions {
         tree: &Tree,
         key: &[u8],
         visibility: Visibility<'_>,
-        whole: bool,
+        fields: Option<FieldSet>,
         out: &mut Vec<u8>,
     ) -> Result<bool> {
-        if let (Visibility::Newest, true) = (visibility, whole) {
-            return value::get(tree, key, out);
+        if let (Visibility::Newest, Some(fields)) = (visibility, fields) {
+            return value::get(tree, key, fields, out);
         }
         let found = tree.get_into(key, out).and_then(|header| {
-            header.map_or(Ok(false), |header| self.value_in(tree, key, header, visibility, whole, out))
+            header.map_or(Ok(false), |header| self.value_in(tree, key, header, visibility, fields, out))
         });
         visibility.held(found)
     }
@@ -119,14 +119,14 @@ impl Versions {
         key: &[u8],
         header: EntryHeader,
         visibility: Visibility<'_>,
-        whole: bool,
+        fields: Option<FieldSet>,
         out: &mut Vec<u8>,
     ) -> Result<bool> {
         let Some(header) = self.row_version(tree.space().id(), key, header, out, visibility)? else {
             return Ok(false);
         };
-        if header.is_overflow() && whole {
-            follow(tree, out, None)?;
+        if let Some(fields) = fields {
+            follow(tree, header, fields, None, out)?;
         }
         Ok(true)
     }
@@ -141,8 +141,9 @@ impl Versions {
         tree: &Arc<Tree>,
         key: &[u8],
         visibility: Visibility<'_>,
+        fields: FieldSet,
     ) -> Result<Option<RowReader>> {
-        visibility.held(self.find_value(tree, key, visibility))
+        visibility.held(self.find_value(tree, key, visibility, fields))
     }
 
     fn find_value(
@@ -150,17 +151,14 @@ impl Versions {
         tree: &Arc<Tree>,
         key: &[u8],
         visibility: Visibility<'_>,
+        fields: FieldSet,
     ) -> Result<Option<RowReader>> {
         let mut value = Vec::new();
         let Some(header) = tree.get_into(key, &mut value)? else { return Ok(None) };
         let Some(header) = self.row_version(tree.space().id(), key, header, &mut value, visibility)? else {
             return Ok(None);
         };
-        Ok(Some(if header.is_overflow() {
-            RowReader::Chain(OverflowReader::new(tree.clone(), overflow_ref(tree, &value)?))
-        } else {
-            RowReader::Inline { value, at: 0 }
-        }))
+        RowReader::new(tree, header, value, fields).map(Some)
     }
 
     /// Finds the visible version of a row, starting from the version that was read. `value` has the stored value of
@@ -208,7 +206,7 @@ impl Versions {
             match change {
                 // An inserted entry names no record.
                 RowChange::Insert => return Err(lost(space, header)),
-                RowChange::Update { header: before, value: stored } => {
+                RowChange::Update { header: before, value: stored, .. } => {
                     *value = stored;
                     header = before;
                 }

@@ -1,0 +1,204 @@
+//! Rows that are stored field by field: their chains come and go with the versions that need them.
+
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use windfall_sim::{SimulatedDisk, SimulatedEnv};
+
+use super::{
+    super::locks::{LockRequest, LockTimeout, RowMode, RowName},
+    Base, CLUSTERED, Edit, FieldSet, Mode, RowTarget, Rows, Setup, Stop, Trx, Value, row, unblocked, value,
+};
+use crate::{
+    env::Env as _,
+    row as encoded, tablespace,
+    txn::{FieldChange, Visibility},
+};
+
+fn base(seed: u64) -> (Base, SimulatedEnv) {
+    let env = SimulatedEnv::new(seed);
+    let setup = Setup::simulated(&SimulatedDisk::new(1), &env);
+    let base = Base::open(Setup { log_size: 256 << 20, purge: false, ..setup }).unwrap();
+    (base, env)
+}
+
+/// The fields of rows, by their keys.
+type Fields = std::collections::BTreeMap<Vec<u8>, Vec<Vec<u8>>>;
+
+fn encode(fields: &Fields) -> Rows {
+    fields.iter().map(|(key, fields)| (key.clone(), encoded::encode(fields))).collect()
+}
+
+/// Makes a change of fields, which must succeed.
+fn change_fields(
+    trx: &mut Trx<'_>,
+    target: &RowTarget<'_>,
+    key: &[u8],
+    fields: &[FieldChange<'_>],
+    mode: Mode,
+) {
+    unblocked(trx, |trx| {
+        let mut edit = Edit::write(Value::Fields(fields), mode);
+        row::change(trx, target, key, &mut edit, false).map(drop)
+    })
+    .unwrap();
+}
+
+/// Returns a field: often so long that it needs a chain, or that it needs one next to others.
+fn random_field(env: &SimulatedEnv) -> Vec<u8> {
+    let length = [0, 3, 200, 600, 1000, 5000, 20_000][(env.random() % 7) as usize];
+    vec![env.random() as u8; length]
+}
+
+/// Changes a random row, in the table and in the model.
+fn change_some(trx: &mut Trx<'_>, target: &RowTarget<'_>, rows: &mut Fields, env: &SimulatedEnv) {
+    let key = vec![b'a' + (env.random() % 9) as u8];
+    let Some(old) = rows.get(&key).cloned() else {
+        // At least two fields: the first bytes of the value say how many, and no two rows may have the same.
+        let count = 2 + (env.random() % 4) as usize;
+        let mut new: Vec<_> = (0..count).map(|_| random_field(env)).collect();
+        new[0] = key.clone();
+        let fields: Vec<_> = new.iter().map(|field| FieldChange::Set(field)).collect();
+        change_fields(trx, target, &key, &fields, Mode::Insert);
+        rows.insert(key, new);
+        return;
+    };
+    match env.random() % 8 {
+        0 => {
+            unblocked(trx, |trx| row::change(trx, target, &key, &mut Edit::delete(), false).map(drop))
+                .unwrap();
+            rows.remove(&key);
+        }
+        1 => {
+            let bytes = encoded::encode(&old);
+            unblocked(trx, |trx| {
+                let mut edit = Edit::write(Value::Bytes(&bytes), Mode::Put);
+                row::change(trx, target, &key, &mut edit, false).map(drop)
+            })
+            .unwrap();
+        }
+        _ => {
+            let count = old.len() + (env.random() % 3) as usize;
+            let new: Vec<Option<Vec<u8>>> = (0..count.saturating_sub((env.random() % 2) as usize).max(1))
+                .map(|n| (n >= old.len() || env.random().is_multiple_of(3)).then(|| random_field(env)))
+                .collect();
+            let fields: Vec<_> = new
+                .iter()
+                .map(|field| field.as_deref().map_or(FieldChange::Keep, FieldChange::Set))
+                .collect();
+            change_fields(trx, target, &key, &fields, Mode::Update);
+            let fields =
+                new.into_iter().enumerate().map(|(n, field)| field.unwrap_or_else(|| old[n].clone()));
+            rows.insert(key, fields.collect());
+        }
+    }
+}
+
+/// Old views read the versions that they see until they end, whichever fields later ones have kept, and afterwards each
+/// page that no version needs is free.
+#[test]
+fn chains_are_kept_and_freed_with_the_versions_that_need_them() {
+    for seed in 0..12 {
+        let (base, env) = base(seed);
+        // No index: any two rows may have fields of the same bytes.
+        let target = base.target(&[]);
+        let mut rows = Fields::new();
+        let mut views = Vec::new();
+        for _ in 0..60 {
+            let mut trx = Trx::new(&base.transactions);
+            let mut now = rows.clone();
+            for _ in 0..=env.random() % 3 {
+                change_some(&mut trx, &target, &mut now, &env);
+                if env.random().is_multiple_of(4) {
+                    let (savepoint, before) = (trx.savepoint(), now.clone());
+                    change_some(&mut trx, &target, &mut now, &env);
+                    change_some(&mut trx, &target, &mut now, &env);
+                    trx.rollback_to(&savepoint).unwrap();
+                    now = before;
+                }
+            }
+            if env.random().is_multiple_of(4) {
+                trx.rollback().unwrap();
+            } else {
+                trx.commit().unwrap();
+                rows = now;
+            }
+            if env.random().is_multiple_of(5) {
+                views.push((base.transactions.versions().view(), rows.clone()));
+            }
+            if env.random().is_multiple_of(6) && !views.is_empty() {
+                views.remove((env.random() % views.len() as u64) as usize);
+            }
+            for _ in 0..env.random() % 4 {
+                base.transactions.purge().step().unwrap();
+            }
+            for (view, rows) in &views {
+                for key in (b'a'..b'j').map(|key| vec![key]) {
+                    let (mut value, visibility) = (Vec::new(), Visibility::View(view, None));
+                    let versions = base.transactions.versions();
+                    let found = versions
+                        .get_in(&base.clustered, &key, visibility, Some(FieldSet::ALL), &mut value)
+                        .unwrap();
+                    let expected = rows.get(&key).map(|fields| encoded::encode(fields));
+                    assert!(found.then_some(value) == expected, "seed {seed}: row {key:?} in a view");
+                }
+            }
+        }
+        drop(views);
+        base.purge_all();
+        let (mut found, model) = (Rows::new(), encode(&rows));
+        for key in model.keys() {
+            let mut value = Vec::new();
+            assert!(value::get(&base.clustered, key, FieldSet::ALL, &mut value).unwrap());
+            found.insert(key.clone(), value);
+        }
+        assert!(found == model, "seed {seed}");
+        base.compare_pages().unwrap();
+        assert_eq!(base.clustered.check().unwrap().entries, rows.len() as u64, "seed {seed}");
+    }
+}
+
+/// While a call is blocked, the transaction in its way changes the field that the call keeps and has written to a
+/// chain. The call keeps the new one, and writes its own long field once.
+#[test]
+fn a_blocked_call_keeps_the_chains_of_its_own_fields() {
+    let (base, _) = base(1);
+    let target = base.target(&[]);
+
+    let mut writer = Trx::new(&base.transactions);
+    let old = [vec![1; 10], vec![5; 900], vec![3; 10]];
+    let changes: Vec<_> = old.iter().map(|field| FieldChange::Set(field)).collect();
+    change_fields(&mut writer, &target, b"row", &changes, Mode::Insert);
+    writer.commit().unwrap();
+    let mut other = Trx::new(&base.transactions);
+    let lock_owner = other.lock_owner().unwrap();
+    let is_locked = AtomicBool::new(false);
+    let lock = |key: &[u8], _: Option<&[u8]>, _: Option<&[u8]>| {
+        if !is_locked.swap(true, Relaxed) {
+            let row = RowName { space: CLUSTERED, key: key.into() };
+            let wanted = LockRequest::Row(row, RowMode::Exclusive);
+            base.transactions.lock_manager().acquire(&lock_owner, wanted, LockTimeout::NoWait).unwrap();
+        }
+    };
+    let watched = RowTarget { watch: Some(&lock), ..base.target(&[]) };
+    let (long, short) = (vec![7; 70_000], vec![8; 200]);
+    let wanted = [FieldChange::Set(&long), FieldChange::Keep, FieldChange::Set(&short)];
+    let mut edit = Edit::write(Value::Fields(&wanted), Mode::Update);
+    let mut trx = Trx::new(&base.transactions);
+    let done = row::change(&mut trx, &watched, b"row", &mut edit, true);
+    assert!(matches!(done, Err(Stop::Blocked(_))), "{done:?}");
+    let pages = || tablespace::pages_in_use(&base.pool, base.clustered.space()).unwrap().len();
+    let written = pages();
+    assert!(written > 18, "{written} pages");
+    let new = vec![6; 950];
+    let changes = [FieldChange::Keep, FieldChange::Set(&new), FieldChange::Keep];
+    change_fields(&mut other, &target, b"row", &changes, Mode::Update);
+    other.commit().unwrap();
+    row::change(&mut trx, &watched, b"row", &mut edit, true).unwrap();
+    assert!(pages() <= written + 1, "the long field was written again");
+    let mut value = Vec::new();
+    assert!(value::get(&base.clustered, b"row", FieldSet::ALL, &mut value).unwrap());
+    assert!(value == encoded::encode(&[long, new, short]));
+    base.purge_all();
+    base.compare_pages().unwrap();
+    assert!(pages() < written + 1, "the chain of the earlier attempt is left");
+}
