@@ -134,6 +134,45 @@ fn slices_with_nothing_to_purge_go_unread() {
     base.compare_purged(&model).unwrap();
 }
 
+/// The records of inserts are not decoded one by one, whether the transaction that wrote them had ended or not. Without
+/// a summary of their slice, they are passed by the page.
+#[test]
+fn records_that_leave_nothing_are_passed_by_the_page() {
+    let disk = SimulatedDisk::new(1);
+    let base = base(&disk);
+    let mut model = Rows::new();
+    let step = || base.transactions.purge().step().unwrap();
+    let secondaries = base.secondaries();
+    let target = base.target(&secondaries);
+    let mut trx = Trx::new(&base.transactions);
+    for n in 0..1500 {
+        let mut insert = |n: u32| {
+            model.insert(key(n).to_vec(), row(n, 1));
+            row(n, 1)
+        };
+        base.put(&key(n), &insert(n), Mode::Insert).unwrap();
+        change(&mut trx, &target, &key(5000 + n), Some(&insert(5000 + n))).unwrap();
+    }
+    assert!(!step(), "some pages of records are work for more than one step");
+    trx.commit().unwrap();
+    drop(trx);
+    assert!(!step(), "there is a walk, although nothing is to be purged");
+    assert_eq!(base.transactions.purge().history_bytes(), 0);
+    // A record that leaves something is found between them.
+    for n in 0..300 {
+        base.put(&key(2000 + n), &row(n, 1), Mode::Insert).unwrap();
+        model.insert(key(2000 + n).to_vec(), row(n, 1));
+        if n % 50 == 0 {
+            base.delete(&key(n)).unwrap();
+            model.remove(&key(n)[..]);
+        }
+    }
+    let entries = base.footprint().0;
+    assert!(!step());
+    assert!(base.footprint().0 < entries, "the marked entries are still there");
+    base.compare_purged(&model).unwrap();
+}
+
 /// Undo that was evicted is read in slice by slice, and not page by page.
 #[test]
 fn undo_is_read_ahead() {

@@ -14,6 +14,7 @@ pub mod directory;
 pub mod entry_versions;
 pub(crate) mod followers;
 pub mod limit;
+mod pass;
 pub mod position;
 pub mod purge;
 mod purge_state;

@@ -15,7 +15,9 @@
 //!
 //! Purge holds the key latch of the row while it works on it, so that no call changes the row meanwhile; if the latch
 //! is not free, the record is deferred (test: `a_record_of_a_locked_row_is_deferred_for_a_check`). A step examines a
-//! bounded number of records and frees a bounded number of pages (test: `a_step_frees_a_bounded_number_of_pages`). A
+//! bounded number of records and frees a bounded number of pages (test: `a_step_frees_a_bounded_number_of_pages`);
+//! those that leave nothing to purge count by the page, and are not decoded (test:
+//! `records_that_leave_nothing_are_passed_by_the_page`). A
 //! record with a longer chain is purged again by the next step, and the latch is released meanwhile (test:
 //! `a_value_far_longer_than_the_log_is_written_and_purged`). A stream is scanned in order (checked by
 //! `undo/purge.rs::purge_locked`). The records of an active transaction are skipped, and purged by a walk of that
@@ -46,8 +48,9 @@ use core::time::Duration;
 use super::{
     chains,
     directory::Streams,
+    pass::{InPage, PageRecords},
     position::byte_of,
-    purge_state::{MAX_DEFERRED, Outcome, PurgeState, SkippedRecords, Unpurged},
+    purge_state::{MAX_DEFERRED, Outcome, PurgeState, Unpurged},
     record::{Body, EntryChange, KeptChains, RowChange, Touch, UndoRecord},
     rollback::{carries, merge},
     stream::{Stored, Stream, UndoContext},
@@ -322,6 +325,10 @@ impl Purge {
         (trx, next): &mut (TrxId, Option<UndoPos>),
         left: &mut Left,
     ) -> Result<()> {
+        if horizon.covers(*trx) && state.left.get(trx).is_some_and(|skipped| !skipped.leaves_something) {
+            // The pass purges the records that it has not come to.
+            *next = None;
+        }
         while let Some(pos) = next.filter(|_| horizon.covers(*trx) && left.records > 0) {
             if state.deferred.len() >= MAX_DEFERRED {
                 break;
@@ -401,6 +408,7 @@ impl Purge {
         left: &mut Left,
     ) -> Result<()> {
         let mut looked_at = None;
+        let mut page = PageRecords::default();
         while left.records > 0 && state.deferred.len() < MAX_DEFERRED {
             let end = stream.end();
             let slice = state.at / stream.slice_bytes();
@@ -412,26 +420,38 @@ impl Purge {
                 state.skip_slice(slice, stream.slice_bytes(), sealed.youngest);
                 continue;
             }
-            let Some((at, stored)) = stream.next_record(state.at)? else {
+            if page.fill(stream, state.at)? {
+                left.records -= 1;
+            }
+            let in_page = page.record(state.at);
+            if let Some(record) = &in_page
+                && passes_over(stream, horizon, state, record)
+            {
+                continue;
+            }
+            let found =
+                in_page.map_or_else(|| stream.next_record(state.at), |record| Ok(Some(record.stored())));
+            let Some((at, stored)) = found? else {
                 state.at = state.at.max(end);
                 break;
             };
-            left.records -= 1;
+            left.records = left.records.saturating_sub(1);
             let record = stream.decode(at, &stored)?;
             let (trx, table) = (record.trx, record.body.table());
             let slices = [at, stored.next - 1].map(|at| at / stream.slice_bytes());
+            let leaves_nothing = UndoRecord::leaves_nothing(&stored.bytes);
             if let Some(passed) = state.left.get_mut(&trx) {
                 // Its walk will visit the record, and needs each record to find the one before.
-                passed.slices.extend(slices);
-                passed.tables.insert(table);
+                passed.note(slices, table, leaves_nothing);
             } else if horizon.covers(trx) {
+                debug_assert!(!self.active.is_active(trx), "the records of an active transaction are purged");
                 read_ahead(stream, state, at);
                 let outcome = self.purge_record(stream, at, &stored, &record, left)?;
                 if !state.note(Unpurged { at, table }, outcome) {
                     break;
                 }
             } else if self.active.note_skipped(trx) {
-                state.left.insert(trx, SkippedRecords { slices: slices.into(), tables: [table].into() });
+                state.left.entry(trx).or_default().note(slices, table, leaves_nothing);
             } else {
                 // It has ended, and a reader may still need the versions before.
                 stream.purge.set_blocked_at(Some(trx));
@@ -579,6 +599,22 @@ impl Purge {
             Some(done) => done,
         }
     }
+}
+
+/// Passes over a record that needs no look at its row: it leaves nothing to purge, or a walk will visit it. Returns
+/// whether it does.
+fn passes_over(stream: &Stream, horizon: &Snapshot, state: &mut PurgeState, record: &InPage<'_>) -> bool {
+    let [at, next] = record.at;
+    debug_assert!(state.at == at && next <= stream.end(), "purge passes the records of a stream in order");
+    if let Some(passed) = state.left.get_mut(&record.trx) {
+        passed.note([at / stream.slice_bytes()], record.table, record.leaves_nothing());
+    } else if horizon.covers(record.trx) && record.leaves_nothing() {
+        read_ahead(stream, state, at);
+    } else {
+        return false;
+    }
+    state.at = next;
+    true
 }
 
 /// Reads ahead the slice of a record that can be purged: the records after it can probably be purged, too.

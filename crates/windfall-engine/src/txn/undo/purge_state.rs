@@ -69,6 +69,22 @@ pub(super) struct SkippedRecords {
     pub slices: BTreeSet<u64>,
     /// The tables of these records.
     pub tables: BTreeSet<SpaceId>,
+    /// Whether one of them leaves something to purge.
+    pub leaves_something: bool,
+}
+
+impl SkippedRecords {
+    /// Notes a record that was skipped.
+    pub(super) fn note(
+        &mut self,
+        slices: impl IntoIterator<Item = u64>,
+        table: SpaceId,
+        leaves_nothing: bool,
+    ) {
+        self.slices.extend(slices);
+        self.tables.insert(table);
+        self.leaves_something |= !leaves_nothing;
+    }
 }
 
 /// A record that was skipped, and is still to be purged.

@@ -346,7 +346,7 @@ impl<'a, T: ExactSizeIterator<Item = &'a Touch> + Clone> ChangedRow<'a, T> {
 
 impl UndoRecord {
     /// Returns whether an encoded record leaves nothing to purge, whether it is in force or undone: it has
-    /// delete-marked no entry and replaced no chain.
+    /// delete-marked and revived no entry and replaced no chain.
     pub(crate) fn leaves_nothing(bytes: &[u8]) -> bool {
         let mut fields = Fields(bytes);
         let mut read = || {
@@ -370,7 +370,14 @@ impl UndoRecord {
                     }
                 }
             }
-            Ok::<_, &'static str>(fields.u32()? == 0)
+            for _ in 0..fields.u32()? {
+                fields.chunk::<8>()?;
+                fields.skip_bytes()?;
+                if fields.u8()? != INSERTED {
+                    return Ok(false);
+                }
+            }
+            Ok::<_, &'static str>(true)
         };
         read().unwrap_or(false)
     }
@@ -433,9 +440,19 @@ impl UndoRecord {
     /// # Errors
     /// A description of the damage.
     pub(crate) fn trx_of(bytes: &[u8]) -> Result<TrxId, &'static str> {
+        Self::head_of(bytes).map(|(trx, _)| trx)
+    }
+
+    /// Returns the transaction and the table of an encoded record, without decoding the rest.
+    ///
+    /// # Errors
+    /// A description of the damage.
+    pub(crate) fn head_of(bytes: &[u8]) -> Result<(TrxId, SpaceId), &'static str> {
         let mut fields = Fields(bytes);
         fields.u8()?;
-        fields.u64().map(TrxId)
+        let trx = TrxId(fields.u64()?);
+        fields.u64()?;
+        Ok((trx, SpaceId(fields.u64()?)))
     }
 }
 

@@ -66,21 +66,21 @@ use crate::{
 /// Pages of a slice.
 pub(crate) const SLICE_PAGES: u64 = 64;
 
-const USED: usize = 28;
+pub(super) const USED: usize = 28;
 const FIRST: usize = 30;
-const DATA: usize = 32;
+pub(super) const DATA: usize = 32;
 
 /// The start of a stream: position 0 of stream 0 would be the word that stands for no position.
 const BEGIN: u64 = 8;
 
 /// Bytes of the length and the state before each record.
-const HEAD: usize = 5;
+pub(super) const HEAD: usize = 5;
 /// A record with its head that takes no more bytes is put together on the stack.
 const SHORT_RECORD_BYTES: usize = 256;
 /// Bytes of log for an operation on an undo page, in addition to the bytes that it writes.
 const LOG_BYTES_PER_OPERATION: usize = 48;
 /// The state of a record that was undone.
-const ROLLED_BACK: u8 = 1;
+pub(super) const ROLLED_BACK: u8 = 1;
 /// The limit for a record, in bytes: a row's keys and value are much shorter.
 const MAX_RECORD_BYTES: usize = 16 << 20;
 
@@ -140,7 +140,7 @@ impl UndoContext {
 /// A stream.
 #[derive(Debug)]
 pub struct Stream {
-    context: Arc<UndoContext>,
+    pub(super) context: Arc<UndoContext>,
     number: u8,
     durability: Durability,
     slices: Mutex<BTreeMap<u64, Arc<Space>>>,
@@ -294,7 +294,7 @@ impl Stream {
         self.end.load(Acquire)
     }
 
-    fn space(&self, slice: u64) -> Option<Arc<Space>> {
+    pub(super) fn space(&self, slice: u64) -> Option<Arc<Space>> {
         self.slices.lock().get(&slice).cloned()
     }
 
@@ -382,7 +382,7 @@ impl Stream {
     }
 
     /// Returns the slice, the page, and the offset in the page's bytes.
-    fn locate(&self, at: u64) -> (u64, PageNo, usize) {
+    pub(super) fn locate(&self, at: u64) -> (u64, PageNo, usize) {
         let in_slice = at % self.slice_bytes();
         (
             at / self.slice_bytes(),
