@@ -8,6 +8,8 @@
 //! (checked by `page/fuzz.rs::redo`). No code here trusts the page's own counts and offsets, which may be damaged when
 //! recovery reads them (test: `no_input_that_is_known_and_no_mutant_of_one_breaks_a_target`).
 
+use core::cmp::Ordering;
+
 use super::{
     Page, PageType,
     fence::{CHECKSUM, Fence, Fences, are_short, fence_bytes, prefix_of},
@@ -15,8 +17,8 @@ use super::{
         COUNT, FLAGS, GARBAGE, HAS_UPPER, HEAP, LOWER_IS_CUT, LOWER_LEN, NODE_HEADER, Node, PREFIX, SKIP,
         SLOT, Slot, UPPER_IS_CUT, UPPER_LEN,
     },
-    node_build::{NodeImage, NodeList},
-    record::{EntryHeader, Fixed, Record},
+    node_build::NodeImage,
+    record::{EntryHeader, Fixed, LENGTH_MAX, Record},
 };
 use crate::ids::{PageId, PageNo, TrxId};
 
@@ -26,6 +28,7 @@ const NO_NODE: &str = "the page is not a node of that kind";
 const NO_SLOT: &str = "the node has no such slot";
 const NO_ROOM: &str = "the record does not fit the node";
 const MISCOUNTED: &str = "the node's garbage is miscounted";
+const OUTSIDE_FENCES: &str = "a key lies outside the new fences";
 const OUTSIDE: &str = "a record lies outside the node's heap";
 
 /// Returns the page as a node, after checking that its areas lie within the page and do not overlap.
@@ -344,23 +347,32 @@ pub(super) fn keep(page: Page<'_>, id: PageId, slots: [u16; 2], fences: Fences<'
     if from > to || to > node.count() {
         return Err(NO_SLOT);
     }
-    for n in from..to {
-        checked_slot(node, n)?;
-    }
-    let prefix = prefix_of(fences);
-    let mut list = NodeList::default();
-    list.push_node(node, from, to);
-    let shared = &fences.0.bytes[..prefix];
-    // The first record of an inner node has no suffix, and its key is not always known.
-    if (node.first_slot()..list.len()).any(|n| !list.key(n).starts_with(shared)) {
-        return Err("a key lies outside the new fences");
+    let shared = &fences.0.bytes[..prefix_of(fences)];
+    let mut was = Vec::with_capacity(node.prefix_len());
+    page.append_to(NODE_HEADER, node.prefix_len(), &mut was);
+    if !was.iter().zip(shared).all(|(was, is)| was == is) {
+        return Err(OUTSIDE_FENCES);
     }
     // A shorter prefix leaves longer suffixes.
-    if (0..list.len()).any(|n| !list.record(n, prefix).has_lengths()) {
-        return Err(NO_ROOM);
+    let (behind, added) = (shared.get(was.len()..).unwrap_or(&[]), was.get(shared.len()..).unwrap_or(&[]));
+    let mut image = Vec::with_capacity(live_bytes(page));
+    let mut offsets = Vec::with_capacity(to - from);
+    for n in from..to {
+        let (slot, fixed) = checked_slot(node, n)?;
+        // The first record of an inner node has no suffix.
+        let (cut, added) = if !leaf && n == from { (fixed.suffix, &[][..]) } else { (behind.len(), added) };
+        let begins = || page.compare(slot.record() + fixed.start, cut, behind) == Ordering::Equal;
+        if (leaf || n > from) && (fixed.suffix < cut || !begins()) {
+            return Err(OUTSIDE_FENCES);
+        }
+        if added.len() + fixed.suffix - cut > LENGTH_MAX {
+            return Err(NO_ROOM);
+        }
+        offsets.push(image.len());
+        fixed.append_behind(leaf, (page, slot.record()), (cut, added), &mut image);
     }
     let lsn = page.lsn();
-    build(page, id, node.level(), fences, &list.image(prefix))?;
+    lay_out(page, id, node.level(), fences, (&image, &offsets))?;
     page.set_lsn(lsn);
     debug_assert_eq!(Node::new(page).count(), to - from, "a node keeps other slots than it should");
     Ok(())
@@ -386,6 +398,18 @@ pub(super) fn build(page: Page<'_>, id: PageId, level: u8, fences: Fences<'_>, i
         }
         offsets.push(at);
     }
+    lay_out(page, id, level, fences, (image, &offsets))
+}
+
+/// Makes the page a node with these fences and an image whose records have these offsets.
+fn lay_out(
+    page: Page<'_>,
+    id: PageId,
+    level: u8,
+    fences: Fences<'_>,
+    (image, offsets): (&[u8], &[usize]),
+) -> Result {
+    let leaf = level == 0;
     let count = offsets.len();
     if !are_short(fences, page.len()) {
         return Err("a fence is too long for the node");
@@ -409,7 +433,7 @@ pub(super) fn build(page: Page<'_>, id: PageId, level: u8, fences: Fences<'_>, i
     let node = Node::new(page);
     let heap = heap_start(node);
     page.write(heap, image);
-    for (n, at) in offsets.into_iter().enumerate() {
+    for (n, at) in offsets.iter().enumerate() {
         put_slot(node, n, Slot::new(0, heap + at));
     }
     set_skip(node, node.best_skip());

@@ -191,6 +191,32 @@ pub(crate) const fn inner_bytes(suffix: usize) -> usize {
     length_bytes(suffix) + 4 + suffix
 }
 
+/// Appends a length to the first bytes of `start`, of which there are `at`.
+fn push_length(start: &mut [u8; 6], at: &mut usize, length: usize) {
+    let [high, low] = (length as u16).to_be_bytes();
+    let bytes = if length < 0x80 { [low, 0] } else { [0x80 | high, low] };
+    start[*at..*at + 2].copy_from_slice(&bytes);
+    *at += length_bytes(length);
+}
+
+/// Returns the part before the suffix of a leaf's record, and its bytes.
+fn leaf_start(header: EntryHeader, suffix: usize, value: usize) -> ([u8; 6], usize) {
+    let (mut start, mut at) = ([header.info(suffix, value), 0, 0, 0, 0, 0], 1);
+    push_length(&mut start, &mut at, suffix);
+    if value > 0 {
+        push_length(&mut start, &mut at, value);
+    }
+    (start, at)
+}
+
+/// Returns the part before the suffix of an inner node's record, and its bytes.
+fn inner_start(child: PageNo, suffix: usize) -> ([u8; 6], usize) {
+    let (mut start, mut at) = ([0; 6], 0);
+    push_length(&mut start, &mut at, suffix);
+    start[at..at + 4].copy_from_slice(&child.0.to_le_bytes());
+    (start, at + 4)
+}
+
 /// Reads a length from the low bytes of a word. Returns it, and the bytes that it takes.
 #[inline]
 fn length(word: u64) -> (usize, usize) {
@@ -281,6 +307,33 @@ impl Fixed {
     pub(super) fn append_frozen(self, page: Page<'_>, at: usize, out: &mut Vec<u8>) {
         out.push(self.header(page, at).frozen().info(self.suffix, self.value));
         page.append_to(at + 1, self.header_at() - 1, out);
+    }
+
+    /// Appends the record at this offset as it is behind another prefix: its suffix lacks the first `cut` bytes, and
+    /// begins with `added` instead.
+    pub(super) fn append_behind(
+        self,
+        leaf: bool,
+        (page, at): (Page<'_>, usize),
+        (cut, added): (usize, &[u8]),
+        out: &mut Vec<u8>,
+    ) {
+        if cut == 0 && added.is_empty() {
+            return page.append_to(at, self.bytes(), out);
+        }
+        let suffix = added.len() + self.suffix - cut;
+        debug_assert!(suffix <= LENGTH_MAX, "a record is longer than it can state");
+        let header = leaf.then(|| self.header(page, at));
+        let (start, bytes) = match header {
+            Some(header) => leaf_start(header, suffix, self.value),
+            None => inner_start(child_of(page.u64(at)), suffix),
+        };
+        out.extend_from_slice(&start[..bytes]);
+        out.extend_from_slice(added);
+        page.append_to(at + self.start + cut, self.suffix - cut + self.value, out);
+        if let Some(header) = header {
+            out.extend_from_slice(&header.stored()[..header.bytes(suffix + self.value)]);
+        }
     }
 
     /// Changes the header of the leaf's record at this offset to one that takes no more bytes.
@@ -375,31 +428,10 @@ impl<'a> Record<'a> {
 
     /// Returns the part before the suffix, and its bytes.
     fn start(&self) -> ([u8; 6], usize) {
-        let (mut start, mut at) = ([0; 6], 0);
-        let mut push = |bytes: &[u8]| {
-            start[at..at + bytes.len()].copy_from_slice(bytes);
-            at += bytes.len();
-        };
-        let length = |length: usize| {
-            let [high, low] = (length as u16).to_be_bytes();
-            if length < 0x80 { ([low, 0], 1) } else { ([0x80 | high, low], 2) }
-        };
-        let (suffix, suffix_bytes) = length(self.suffix().len());
         match self {
-            Self::Leaf { header, suffix: key, value } => {
-                push(&[header.info(key.len(), value.len())]);
-                push(&suffix[..suffix_bytes]);
-                if !value.is_empty() {
-                    let (value, bytes) = length(value.len());
-                    push(&value[..bytes]);
-                }
-            }
-            Self::Inner { child, .. } => {
-                push(&suffix[..suffix_bytes]);
-                push(&child.0.to_le_bytes());
-            }
+            Self::Leaf { header, suffix, value } => leaf_start(*header, suffix.len(), value.len()),
+            Self::Inner { child, suffix } => inner_start(*child, suffix.len()),
         }
-        (start, at)
     }
 
     /// Passes the pieces of the stored form to `put`, one after the other.
@@ -501,6 +533,20 @@ mod tests {
                 record.write(page, at);
                 let mut written = Vec::new();
                 page.append_to(at, record.bytes(), &mut written);
+                // Behind a longer and a shorter prefix.
+                for (cut, added) in [(suffix.len() / 2, &b""[..]), (suffix.len(), b""), (0, b"prefix"), (0, b"")] {
+                    let key = [added, &suffix[cut..]].concat();
+                    let other = match record {
+                        Record::Leaf { .. } => Record::Leaf { header, suffix: &key, value },
+                        Record::Inner { child, .. } => Record::Inner { child, suffix: &key },
+                    };
+                    let (mut expected, mut moved) = (Vec::new(), Vec::new());
+                    other.encode(&mut expected);
+                    let word = page.u64(at);
+                    let fixed = if leaf { Fixed::leaf(word) } else { Fixed::inner(word) };
+                    fixed.append_behind(leaf, (page, at), (cut, added), &mut moved);
+                    prop_assert_eq!(moved, expected);
+                }
                 prop_assert_eq!(&written[..], &stored[..record.bytes()]);
                 let fixed = if leaf { Fixed::leaf(page.u64(at)) } else { Fixed::inner(page.u64(at)) };
                 prop_assert_eq!(fixed.check(leaf, page, at), Ok(()));
