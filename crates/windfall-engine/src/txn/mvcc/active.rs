@@ -203,8 +203,16 @@ impl Active {
             {
                 let mut table = self.table.lock();
                 if let Some(trx) = self.ids.try_trx() {
-                    let running =
-                        ActiveEntry { since, options, ending: ending.clone(), ..ActiveEntry::default() };
+                    // With `..ActiveEntry::default()` another end would be allocated, and freed.
+                    let running = ActiveEntry {
+                        since,
+                        first: None,
+                        has_skipped_records: false,
+                        prepared: None,
+                        ending: ending.clone(),
+                        options,
+                        lock_owner: None,
+                    };
                     debug_assert!(trx.0 != 0, "zero is the id of no transaction");
                     debug_assert!(
                         trx < self.ids.next_trx(),
