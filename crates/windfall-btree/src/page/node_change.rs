@@ -255,7 +255,13 @@ fn remove_slot(node: Node<'_>, slot: usize, bytes: usize) {
 /// Replaces the version header and the value of a leaf's record.
 pub(super) fn leaf_replace(page: Page<'_>, slot: u16, header: EntryHeader, value: &[u8]) -> Result {
     let node = checked(page, true)?;
-    let (_, fixed) = checked_slot(node, slot.into())?;
+    let (at, fixed) = checked_slot(node, slot.into())?;
+    if value.len() == fixed.value && header.bytes(fixed.suffix + fixed.value) == fixed.header_bytes() {
+        // Nothing moves, and the suffix stays.
+        page.write(at.record() + fixed.start + fixed.suffix, value);
+        fixed.set_header(page, at.record(), header);
+        return Ok(());
+    }
     let mut suffix = Vec::with_capacity(fixed.suffix);
     node.suffix_into(slot.into(), &mut suffix);
     replace(node, slot.into(), Record::Leaf { header, suffix: &suffix, value })
