@@ -125,6 +125,11 @@ impl Batch {
         if self.has_page {
             self.page.resize(node.page().len(), 0);
             node.page().read(0, &mut self.page);
+        } else if let Some(each) = node.live_bytes().checked_div(node.count()) {
+            // Once, and not with each entry. In a new cursor nothing is reserved yet.
+            let bytes = entries * (node.prefix_len() + each);
+            self.bytes.reserve(bytes.min(BATCH_BYTES));
+            self.entries.reserve(entries);
         }
     }
 
