@@ -448,12 +448,17 @@ impl Cursor {
     /// Returns whether the view alone decides which of the entries that were read ahead are rows, and no row is locked.
     fn may_go_ahead(&self) -> bool {
         let reads_entries_alone = self.covers || matches!(self.owner, Owner::Table(_));
+        reads_entries_alone && self.reads_by_view()
+    }
+
+    /// Returns whether the view decides what is visible, and no row is locked.
+    fn reads_by_view(&self) -> bool {
         let locks = match &self.reader {
             Reader::InTransaction(scope, lock) => lock.is_some() || scope.plain_read_lock().is_some(),
             Reader::Alone => false,
             Reader::Session(_) => return false,
         };
-        self.view.is_some() && reads_entries_alone && !locks
+        self.view.is_some() && !locks
     }
 
     /// Discards the entries that were read ahead if the transaction has rolled back a part of itself since, because

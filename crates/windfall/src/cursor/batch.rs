@@ -1,15 +1,20 @@
 //! Rows in batches.
 //!
 //! **Purpose.** Each step of a cursor checks the database, the transaction, its view and the table. A batch does so
-//! once for all rows that were read ahead, and copies them into memory of the caller.
+//! once for all rows that were read ahead, also by the entries of an index, and copies them into memory of the caller.
 //!
 //! **Invariants.** A batch has the rows that single steps would find (test: `batches_are_steps`), at most
 //! [`BATCH_ROWS`] (checked by `cursor/batch.rs::is_full`). Afterwards the cursor is at the last of them, also if the
 //! range has ended behind it (test: `batches_are_steps`). After an error a batch has no rows (test:
 //! `a_batch_that_fails_has_no_rows`).
 
-use super::{At, Cursor, Entries, EntryRef, Move, Reader, Releasable, Wanted, is_row_of_view};
-use crate::{error::Result, sync::LongWork};
+use super::{At, Cursor, Entries, EntryRef, Move, Reader, Releasable, Wanted, is_row_of_view, split};
+use crate::{
+    error::Result,
+    ids::TrxId,
+    sync::LongWork,
+    txn::{EntryAndRow, FoundEntry, Visibility},
+};
 
 /// The most rows of a batch.
 pub const BATCH_ROWS: usize = 64;
@@ -179,17 +184,18 @@ impl Cursor {
         step: Move<'static>,
         push: &mut impl FnMut(EntryRef<'_>, Option<Releasable>) -> Result<bool>,
     ) -> Result<bool> {
-        if !self.may_go_ahead() {
+        if !self.reads_by_view() {
             return Ok(false);
         }
         let taken = match self.reader.clone() {
             Reader::InTransaction(scope, _) => {
                 let call = scope.begin_call()?;
                 let is_current = call.inner.rolled_back() == self.rolled_back;
-                let taken = if is_current { self.push_ahead(step, push) } else { Ok(false) };
+                let taken =
+                    if is_current { self.push_ahead(step, call.inner.own(), push) } else { Ok(false) };
                 call.finish(taken)
             }
-            _ => self.push_ahead(step, push),
+            _ => self.push_ahead(step, None, push),
         };
         self.checked(taken)
     }
@@ -197,8 +203,12 @@ impl Cursor {
     fn push_ahead(
         &mut self,
         step: Move<'static>,
+        own: Option<TrxId>,
         push: &mut impl FnMut(EntryRef<'_>, Option<Releasable>) -> Result<bool>,
     ) -> Result<bool> {
+        if !self.may_go_ahead() {
+            return self.push_rows_ahead(step, own, push);
+        }
         self.tree.space().check_live()?;
         let Self { entries, view: Some(view), at, form, .. } = self else { return Ok(false) };
         let up = matches!(step, Move::Next);
@@ -211,6 +221,41 @@ impl Cursor {
             let is_enough = is_row && push(EntryRef { key, value, row }, None)?;
             entries.go_to_peeked(up);
             *at = if is_row { At::Row } else { At::Nothing };
+            if is_enough {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// As [`Cursor::push_ahead`], for entries of an index with their rows: one pass through the gate for all of them.
+    fn push_rows_ahead(
+        &mut self,
+        step: Move<'static>,
+        own: Option<TrxId>,
+        push: &mut impl FnMut(EntryRef<'_>, Option<Releasable>) -> Result<bool>,
+    ) -> Result<bool> {
+        let Self { engine, table, tree, entries, view, at, form, fields, owner, long, entry_value, .. } =
+            self;
+        let (Some(view), Some(form)) = (view, *form) else { return Ok(false) };
+        let call = table.enter()?;
+        tree.space().check_live()?;
+        let visibility = Visibility::View(view, own);
+        let (versions, space) = (engine.transactions.versions(), tree.space().id());
+        let up = matches!(step, Move::Next);
+        while let Some((header, key, value)) = entries.peek(up) {
+            if !is_row_of_view(view, header) {
+                return Ok(false);
+            }
+            let is_row = !header.is_deleted() && {
+                let row = split(form, (key, value), space, || owner.clone())?.row;
+                let entry = FoundEntry { index: tree, entry: key, header, value, row };
+                let out = EntryAndRow { fields: *fields, entry: entry_value, row: long };
+                versions.get_by_entry(&call.clustered, entry, visibility, out)?
+            };
+            let is_enough = is_row && push(EntryRef { key, value: entry_value, row: long }, None)?;
+            entries.go_to_peeked(up);
+            *at = if is_row { At::CopiedRow } else { At::Nothing };
             if is_enough {
                 return Ok(true);
             }
