@@ -6,8 +6,8 @@
 //!
 //! **Invariants.**
 //! - A part is taken as far as the value contains it: bytes past the value's end are left out, and a missing field is
-//!   empty (checked by `catalog/key.rs::key_of`). A key is the concatenation of the parts of one value in order (test:
-//!   `indexes_are_made_of_fields`).
+//!   empty (checked by `catalog/key.rs::parts_of`). A key is the concatenation of the parts of one value in order
+//!   (test: `indexes_are_made_of_fields`).
 //! - *The rule*: a part may precede another one only if it has its full length in every value in which the other one is
 //!   not empty (test: `keys_are_equal_only_where_all_parts_are_and_have_their_order`). A range of bytes has its full
 //!   length in values that reach to its end, and is not empty in those that reach beyond its first byte; a field never
@@ -158,6 +158,15 @@ impl KeySpec {
     /// # Errors
     /// A part of the key lies after these bytes.
     pub fn whole_key_of(&self, start: &[u8]) -> Result<Vec<u8>> {
+        self.parts_of_whole(start).map(joined)
+    }
+
+    /// Returns the parts of the key of a row with a value that begins with `start`, which has at most [`INDEXED_BYTES`]
+    /// bytes.
+    ///
+    /// # Errors
+    /// A part of the key lies after these bytes.
+    pub(super) fn parts_of_whole<'v>(&self, start: &'v [u8]) -> Result<impl Iterator<Item = &'v [u8]>> {
         let is_behind = |part: &KeyPart| match *part {
             KeyPart::Value { offset, length } => offset as usize + length as usize > INDEXED_BYTES,
             KeyPart::Field { number } => {
@@ -167,11 +176,15 @@ impl KeySpec {
         if start.len() >= INDEXED_BYTES && self.parts.iter().any(is_behind) {
             return Err(UsageError::IndexedPartTooFar { owner: Owner::Unknown, limit: INDEXED_BYTES }.into());
         }
-        Ok(self.key_of(start))
+        Ok(self.parts_of(start))
     }
 
     /// Returns the key of a row with this value. Bytes of a part after the end of `value` are left out.
     pub fn key_of(&self, value: &[u8]) -> Vec<u8> {
+        joined(self.parts_of(value))
+    }
+
+    fn parts_of<'v>(&self, value: &'v [u8]) -> impl Iterator<Item = &'v [u8]> {
         debug_assert!(
             self.parts.iter().all(|part| {
                 let length = value.len() as u64;
@@ -182,8 +195,14 @@ impl KeySpec {
             }),
             "a part of a key is shorter or longer than the rule for definitions assumes"
         );
-        self.parts.iter().flat_map(|part| part.of(value)).copied().collect()
+        self.parts.iter().map(|part| part.of(value))
     }
+}
+
+fn joined<'v>(parts: impl Iterator<Item = &'v [u8]>) -> Vec<u8> {
+    let mut key = Vec::new();
+    parts.for_each(|part| key.extend_from_slice(part));
+    key
 }
 
 /// Refuses a statement on rows that exist without a function that makes the entries of an index, if the caller supplies

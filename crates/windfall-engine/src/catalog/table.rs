@@ -10,11 +10,7 @@
 
 use smallvec::SmallVec;
 
-use super::{
-    auto_increment::Counter,
-    record::{IndexRecord, TableRecord},
-    row_log::RowLog,
-};
+use super::{auto_increment::Counter, record::TableRecord, row_log::RowLog};
 use crate::{
     error::{Error, Owner, Result},
     ids::SpaceId,
@@ -26,7 +22,7 @@ use crate::{
     },
     tablespace::CounterKind,
     tree::store::HashIndex as _,
-    txn::{EntryForm, Extractors, Secondary},
+    txn::{EntryForm, Extractors, IndexKeys, Secondary},
 };
 
 /// The table schema at one time: its record and its trees.
@@ -80,12 +76,15 @@ impl TableSchema {
     ///
     /// # Errors
     /// [`UsageError::IndexedPartTooFar`](crate::error::UsageError::IndexedPartTooFar).
-    pub fn keys_of(&self, value: &[u8]) -> Result<Vec<Option<Vec<u8>>>> {
-        let key_of = |index: &IndexRecord| match index.form {
-            EntryForm::Terminated => index.key.whole_key_of(value).map(Some),
-            EntryForm::Supplied { .. } | EntryForm::Composite => Ok(None),
-        };
-        self.record.indexes.iter().map(key_of).collect()
+    pub fn keys_of(&self, value: &[u8]) -> Result<IndexKeys> {
+        let mut keys = IndexKeys::default();
+        for index in &self.record.indexes {
+            match index.form {
+                EntryForm::Terminated => keys.push(index.key.parts_of_whole(value)?),
+                EntryForm::Supplied { .. } | EntryForm::Composite => keys.push_none(),
+            }
+        }
+        Ok(keys)
     }
 
     /// Returns all tablespaces, including those of trees being filled.

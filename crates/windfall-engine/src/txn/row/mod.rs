@@ -30,4 +30,4 @@ pub use extract::{Extract, ExtractedEntries, Extraction, Extractors};
 pub use locking_read::{LockingRead, has_left, lock_range, read_final_entry, read_locked};
 pub use plan::{check_length, entries_of_new_row};
 pub use row_lock::{held_before, unlock_row};
-pub use target::{KeysOf, RowTarget, Secondary, Watch};
+pub use target::{IndexKeys, KeysOf, RowTarget, Secondary, Watch};

@@ -14,7 +14,7 @@ use super::{
     entry::{Entry, EntryForm, SuppliedChange, SuppliedEntry},
     extract,
     row_lock::{check_gap, lock_gap, lock_other_row, lock_row, may_write, row_name},
-    target::{RowTarget, Secondary},
+    target::{IndexKeys, RowTarget, Secondary},
 };
 use crate::{
     error::{CorruptError, Owner, Result, SchemaError, UsageError},
@@ -158,7 +158,7 @@ fn entries_of<'t, 's>(
     let makes_some = target.secondaries.iter().any(|secondary| secondary.form == EntryForm::Terminated);
     let keys = |value: Option<&[u8]>| match value {
         Some(value) if makes_some => (target.keys_of)(value),
-        _ => Ok(Vec::new()),
+        _ => Ok(IndexKeys::default()),
     };
     let (old, new) = (keys(before)?, keys(after)?);
     debug_assert!(
@@ -184,7 +184,7 @@ fn entries_of<'t, 's>(
             continue;
         }
         let [old, new] = if secondary.form == EntryForm::Terminated {
-            let keys = [&old, &new].map(|keys| keys.get(n).and_then(Option::as_ref));
+            let keys = [&old, &new].map(|keys| keys.get(n));
             if keys[0] == keys[1] {
                 continue;
             }

@@ -7,6 +7,8 @@
 //! pass through the gate (by type). The undo of a temporary table goes to the session's stream, and that of every other
 //! table to a logged one (checked by `row/target.rs::durability`).
 
+use smallvec::SmallVec;
+
 use super::{entry::EntryForm, extract::Extraction};
 use crate::{
     buffer::Durability,
@@ -31,12 +33,65 @@ pub struct Secondary<'a> {
     pub extraction: Option<Extraction<'a>>,
 }
 
-/// Makes the index keys of a row from the first bytes of its value: one per secondary tree, `None` for an index that
+/// The index keys of a row, one after the other. Those of most rows take no memory of their own.
+#[derive(Clone, Debug, Default)]
+pub struct IndexKeys {
+    bytes: SmallVec<[u8; 48]>,
+    /// For each index the end of its key in the bytes; `None` if there is none.
+    ends: SmallVec<[Option<u32>; 4]>,
+}
+
+impl IndexKeys {
+    /// Appends the key of the next index, which consists of these parts.
+    pub fn push<'p>(&mut self, parts: impl IntoIterator<Item = &'p [u8]>) {
+        for part in parts {
+            self.bytes.extend_from_slice(part);
+        }
+        self.ends.push(Some(self.bytes.len() as u32));
+    }
+
+    /// Appends that the next index has no key.
+    pub fn push_none(&mut self) {
+        self.ends.push(None);
+    }
+
+    /// Returns the number of indexes.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Returns whether there is no index.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// Returns the key of an index, if it has one.
+    pub fn get(&self, n: usize) -> Option<&[u8]> {
+        let end = *self.ends.get(n)?.as_ref()?;
+        let start = self.ends[..n].iter().rev().find_map(|end| *end).unwrap_or(0);
+        Some(&self.bytes[start as usize..end as usize])
+    }
+}
+
+impl<K: AsRef<[u8]>> FromIterator<Option<K>> for IndexKeys {
+    fn from_iter<I: IntoIterator<Item = Option<K>>>(keys: I) -> Self {
+        let mut all = Self::default();
+        for key in keys {
+            match key {
+                Some(key) => all.push([key.as_ref()]),
+                None => all.push_none(),
+            }
+        }
+        all
+    }
+}
+
+/// Makes the index keys of a row from the first bytes of its value: one per secondary tree, none for an index that
 /// does not contain the row, and for one with supplied or extracted entries. Any other index of a table contains all
 /// its rows; but row changes, undo and purge do not rely on that, and their tests have rows that are in one index, in
 /// another, in both or in none. So the change of a row may insert an entry without marking another one, and the
 /// reverse, and rows that are not in a unique index may be equal.
-pub type KeysOf<'a> = dyn Fn(&[u8]) -> Result<Vec<Option<Vec<u8>>>> + Sync + 'a;
+pub type KeysOf<'a> = dyn Fn(&[u8]) -> Result<IndexKeys> + Sync + 'a;
 
 /// Is called with a row change that is about to be made under the row's key latch: the row's key, and the first bytes
 /// of its value before and after; `None` if there is no such row.

@@ -243,7 +243,7 @@ impl Base {
             name: "table",
             clustered: &self.clustered,
             secondaries,
-            keys_of: &|value| Ok(keys_of(value)),
+            keys_of: &|value| Ok(keys_of(value).into_iter().collect()),
             temporary: None,
             watch: None,
         }

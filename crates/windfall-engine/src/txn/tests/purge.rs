@@ -5,6 +5,7 @@ use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
 use super::{
     super::{
         Trx, Visibility,
+        row::IndexKeys,
         trx::quiesce,
         undo::{purge::RETRY_PAUSE, stream::SLICE_PAGES},
     },
@@ -371,7 +372,7 @@ fn temporary_rows_leave_nothing_in_the_log() {
         name: "temporary",
         clustered: &tree,
         secondaries: &[],
-        keys_of: &|_| Ok(Vec::new()),
+        keys_of: &|_| Ok(IndexKeys::default()),
         temporary: Some(&stream),
         watch: None,
     };
