@@ -6,9 +6,10 @@
 //! **Invariants.** A [`Located`] guarantees that its leaf is latched and has the requested [`Room`], so the second
 //! phase cannot fail (test: `behaves_as_a_map_4k`). Freezes and splits that this requires are done before, in
 //! mini-transactions of their own; only then is the leaf latched for the second phase (test:
-//! `making_room_for_an_entry_takes_no_more_log_than_is_reserved`). Without room a header may be replaced by one that
-//! takes no more bytes (checked by `tree/change.rs::set_header`): that is enough to roll a version back, because a
-//! version of a transaction has a whole header.
+//! `making_room_for_an_entry_takes_no_more_log_than_is_reserved`). A leaf in which the key was looked for before counts
+//! only if it still is that of the key (test: `a_hint_at_another_leaf_is_not_followed`). Without room a header may be
+//! replaced by one that takes no more bytes (checked by `tree/change.rs::set_header`): that is enough to roll a version
+//! back, because a version of a transaction has a whole header.
 //!
 //! **What fails, and when.** [`Tree::seek_for_change`] fails with `KeyTooLong` or `ValueTooLong` before it does
 //! anything. It fails with the store's errors if a page cannot be read or allocated, and with damage if a node to be
@@ -21,7 +22,7 @@ use core::marker::PhantomData;
 use super::{
     Tree,
     descent::{Bounds, Target},
-    store::{Access, Latched, MiniTransaction, PageStore},
+    store::{Access, Latched, MiniTransaction, PageStore, Reading},
     structure::{Need, is_underfull},
 };
 use crate::{
@@ -42,6 +43,10 @@ pub enum Room {
     /// For an entry with a value of up to this many bytes, whether it is inserted or replaces the present one.
     Value(usize),
 }
+
+/// The leaf in which a key was looked for, which most often still is its leaf.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeafHint(pub(super) Option<PageNo>);
 
 /// The place of a key in a leaf that is latched in a mini-transaction.
 #[derive(Debug)]
@@ -98,6 +103,58 @@ impl<S: PageStore> Tree<S> {
             }
             self.make_room(key, room)?;
         }
+    }
+
+    /// As [`Tree::seek_for_change`], after the key was looked for: without another descent, if the key still belongs in
+    /// the same leaf, and that has room.
+    ///
+    /// # Errors
+    /// As [`Tree::seek_for_change`].
+    pub fn seek_for_change_near<'k>(
+        &self,
+        mtr: &mut S::MiniTransaction<'_>,
+        key: &'k [u8],
+        room: Room,
+        hint: LeafHint,
+    ) -> Result<Located<'k, S>> {
+        let place = hint.0.and_then(|page| self.place_by_hint(mtr, key, room, page));
+        place.map_or_else(|| self.seek_for_change(mtr, key, room), Ok)
+    }
+
+    /// Latches a leaf that is hinted at and returns the place of the key there, if it belongs there and there is room.
+    /// An error is left to the descent.
+    fn place_by_hint<'k>(
+        &self,
+        mtr: &mut S::MiniTransaction<'_>,
+        key: &'k [u8],
+        room: Room,
+        page: PageNo,
+    ) -> Option<Located<'k, S>> {
+        let has_limits = self.check_key(key).is_ok()
+            && self.check_inline(if let Room::Value(length) = room { length } else { 0 }).is_ok();
+        if !has_limits || S::freezes_at_once() {
+            return None;
+        }
+        let reading = self.store.read(&self.space, page, Access::Point).ok()?;
+        let node = Node::new(reading.page());
+        // A page that has not been verified against its parent yet may be stale.
+        if !node.is_leaf()
+            || node.has_cut_fence()
+            || node.contains(key) != Some(true)
+            || reading.is_unverified()
+        {
+            return None;
+        }
+        let leaf = mtr.upgrade(&self.space, &reading).ok()??;
+        debug_assert!(
+            Node::new(mtr.page(leaf)).contains(key) == Some(true),
+            "the leaf that was latched is not that of the key"
+        );
+        let place = self.place(mtr, leaf, None, key, room);
+        if !matches!(place, Ok(Some(_))) {
+            mtr.unlatch(leaf);
+        }
+        place.ok()?
     }
 
     /// Returns the place of a key in its leaf, which is latched; `None` if the leaf has no room.

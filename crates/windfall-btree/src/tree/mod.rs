@@ -46,7 +46,7 @@ pub mod testpool;
 mod tests;
 
 pub use bulk_load::BulkLoader;
-pub use change::{Adjacent, Located, Room};
+pub use change::{Adjacent, LeafHint, Located, Room};
 pub use check::{TreeReport, Walk};
 pub use cursor::{Cursor, Seek};
 pub use fields::{Chains, StoredField, StoredFields};
@@ -162,16 +162,32 @@ impl<S: PageStore> Tree<S> {
     ///
     /// # Errors
     /// The errors of [`PageStore::read`].
+    #[inline]
     pub fn get_into(&self, key: &[u8], value: &mut Vec<u8>) -> Result<Option<EntryHeader>> {
+        self.get_before_change(key, value).map(|(header, _)| header)
+    }
+
+    /// As [`Tree::get_into`]. Returns also in which leaf the key was looked for, for
+    /// [`Tree::seek_for_change_near`].
+    ///
+    /// # Errors
+    /// As [`Tree::get_into`].
+    pub fn get_before_change(
+        &self,
+        key: &[u8],
+        value: &mut Vec<u8>,
+    ) -> Result<(Option<EntryHeader>, LeafHint)> {
         let hash = self.hash.is_on().then(|| hash_of(key));
         if let Some(hash) = hash
             && let ByHint::Answer(header) = self.get_by_hint(hash, key, value)
         {
-            return Ok(header);
+            return Ok((header, LeafHint::default()));
         }
         loop {
             value.clear();
-            let Some(path) = self.descend(Target::Key(key), 0, Access::Point)? else { return Ok(None) };
+            let Some(path) = self.descend(Target::Key(key), 0, Access::Point)? else {
+                return Ok((None, LeafHint::default()));
+            };
             let node = Node::new(path.node.page());
             let (slot, found) = node.find(key);
             let header = found.then(|| node.version_into(slot, value));
@@ -188,7 +204,7 @@ impl<S: PageStore> Tree<S> {
                 if let Some(hash) = hash.filter(|_| path.parent.is_some()) {
                     self.hash.note(hash, leaf, slot);
                 }
-                return Ok(header);
+                return Ok((header, LeafHint(Some(leaf))));
             }
         }
     }

@@ -4,10 +4,15 @@
 //!
 //! **Invariants.** Those of `tree/look_up.rs`.
 
+use std::collections::BTreeMap;
+
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
-use super::{header, put, remove, tree};
-use crate::tree::{LookUp, Seek};
+use super::{confirm, get, header, put, remove, tree};
+use crate::tree::{
+    LeafHint, LookUp, Room, Seek,
+    store::{MiniTransaction, PageStore},
+};
 
 #[test]
 fn entries_are_found_by_their_first_bytes() {
@@ -42,4 +47,44 @@ fn entries_are_found_by_their_first_bytes() {
         across += u32::from(first.is_some() && found.leaves() == 2);
     }
     assert!(across > 0, "no entry was the first one of the next leaf");
+}
+
+/// Between a look-up and a change other threads may split and merge the leaf, or free it. The change is made where the
+/// key belongs.
+#[test]
+fn a_hint_at_another_leaf_is_not_followed() {
+    let (tree, mut random, mut model) = (tree(4096), StdRng::seed_from_u64(6), BTreeMap::new());
+    let value = |n: u64| vec![n as u8; 300];
+    let mut moved = 0;
+    for n in 0..3000u64 {
+        let key = random.random_range(0..400u32).to_be_bytes();
+        let (found, hint) = tree.get_before_change(&key, &mut Vec::new()).unwrap();
+        assert_eq!(found.is_some(), model.contains_key(&key));
+        // Phases in which the tree grows and shrinks.
+        for _ in 0..random.random_range(0..12) {
+            let other = random.random_range(0..400u32).to_be_bytes();
+            if n / 300 % 2 == 0 {
+                put(&tree, &other, header(n), &value(n));
+                model.insert(other, n);
+            } else {
+                remove(&tree, &other);
+                model.remove(&other);
+            }
+        }
+        let mut mtr = tree.store().begin().unwrap();
+        let mut place = tree.seek_for_change_near(&mut mtr, &key, Room::Value(300), hint).unwrap();
+        assert_eq!(place.header().is_some(), model.contains_key(&key), "a change of another leaf");
+        let leaf = LeafHint(Some(mtr.page_no(place.leaf())));
+        if place.header().is_some() {
+            place.replace(&mut mtr, header(n), &value(n));
+        } else {
+            place.insert(&mut mtr, header(n), &value(n));
+        }
+        mtr.commit().unwrap();
+        model.insert(key, n);
+        moved += usize::from(hint != leaf);
+        assert_eq!(get(&tree, &key), Some((header(n), value(n))));
+    }
+    confirm(&tree);
+    assert!(moved > 30, "{moved} hints at another leaf");
 }

@@ -49,7 +49,7 @@ use crate::{
     ids::Lsn,
     mtr::Mtr,
     page::EntryHeader,
-    tree::{Room, overflow::VALUE_BYTES_MAX},
+    tree::{LeafHint, Room, overflow::VALUE_BYTES_MAX},
     txn::{
         locks::{RowMode, key_latch::KeyLatchGuard},
         mvcc::{CurrentVersion, value},
@@ -165,10 +165,17 @@ fn try_change<'e: 't, 't>(
         || edit.entries.is_some()
     {
         let active = trx.transactions().active();
-        let header = match active.read_final(trx.id(), || tree.get_into(key, &mut stored_before))? {
+        let mut leaf = LeafHint::default();
+        let read = || {
+            let (header, looked_in) = tree.get_before_change(key, &mut stored_before)?;
+            leaf = looked_in;
+            Ok(header)
+        };
+        let header = match active.read_final(trx.id(), read)? {
             CurrentVersion::Final(header) => header,
             CurrentVersion::Unfinished(writer) => return Err(blocked_by(writer, tree, key)),
         };
+        plan.leaf = leaf;
         if let Some(header) = header {
             trx.check_unchanged(header, || target.owner())?;
             plan.ended_writer = Some(header.trx);
@@ -244,7 +251,7 @@ fn change_secondary(
     version: EntryHeader,
     last: bool,
 ) -> Result<Option<Lsn>, Stop> {
-    let Planned { tree, touch, value, supplied } = planned;
+    let Planned { tree, touch, value, supplied, leaf } = planned;
     debug_assert!(tree.space().id() == touch.space, "undo names the tree that is changed");
     let mut mtr = Mtr::begin(tree.store())?;
     let room = match touch.change {
@@ -253,7 +260,7 @@ fn change_secondary(
             Room::Value(value.len())
         }
     };
-    let mut located = tree.seek_for_change(&mut mtr, &touch.key, room)?;
+    let mut located = tree.seek_for_change_near(&mut mtr, &touch.key, room, *leaf)?;
     let planned = touch.change.before().map(|before| before.header.is_deleted());
     if located.header().map(EntryHeader::is_deleted) != planned {
         // The key latch of this row does not protect an entry of another one.

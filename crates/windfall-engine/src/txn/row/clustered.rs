@@ -137,7 +137,7 @@ impl<'t> ClusteredChange<'_, 't> {
         trx.reserve(&mut tail, ChangedRow::bound(key, tree.inline_limit(), touches.clone()))?;
         let mut mtr = Mtr::begin(tree.store())?;
         let room = new.map_or(Room::Header, |new| Room::Value(new.bytes.len()));
-        let mut located = tree.seek_for_change(&mut mtr, key, room)?;
+        let mut located = tree.seek_for_change_near(&mut mtr, key, room, plan.leaf)?;
         let header = located.header();
         if let Some(header) = header
             && !may_replace(trx, plan, header)

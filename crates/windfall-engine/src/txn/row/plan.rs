@@ -21,7 +21,7 @@ use crate::{
     ids::TrxId,
     log::LOG_OVERHEAD_BYTES,
     store::Tree,
-    tree::{Seek, split_log_limit},
+    tree::{LeafHint, Seek, split_log_limit},
     txn::{
         locks::{
             RowMode,
@@ -44,6 +44,8 @@ pub(super) struct Planned<'t> {
     pub value: Vec<u8>,
     /// The index, if the caller supplies its entries.
     pub supplied: Option<Owner>,
+    /// The leaf in which the entry was looked for.
+    pub leaf: LeafHint,
 }
 
 impl Planned<'_> {
@@ -66,6 +68,8 @@ pub(super) struct Plan<'t> {
     pub has_log_for_splits: bool,
     /// A transaction that has ended; its version may be replaced.
     pub ended_writer: Option<TrxId>,
+    /// The leaf in which the row was looked for, if it was.
+    pub leaf: LeafHint,
 }
 
 impl Plan<'_> {
@@ -333,7 +337,7 @@ impl<'t> Plan<'t> {
     ) -> Result<(), Stop> {
         let Secondary { tree, form, .. } = *secondary;
         let mut present = Vec::new();
-        let header = tree.get_into(&key, &mut present)?;
+        let (header, leaf) = tree.get_before_change(&key, &mut present)?;
         if matches!(form, EntryForm::Supplied { .. })
             && header.is_some()
             && form.split(&key, &present).is_none_or(|parts| parts.index.len() != index_bytes)
@@ -370,7 +374,7 @@ impl<'t> Plan<'t> {
         let touch = Touch { space: tree.space().id(), key, change };
         let is_supplied = matches!(form, EntryForm::Supplied { .. });
         let supplied = is_supplied.then(|| target.owner_of(secondary));
-        self.planned.push(Planned { tree, touch, value, supplied });
+        self.planned.push(Planned { tree, touch, value, supplied, leaf });
         Ok(())
     }
 }
