@@ -16,14 +16,15 @@
 //! The prepared segments reach beyond the log's end by all outstanding reservations, and, when an ordinary reservation
 //! is made, by [`EMERGENCY_RESERVE_BYTES`] bytes more (tests: `a_reservation_is_kept_on_a_full_disk`,
 //! `reservations_leave_log_for_work_that_makes_room`). Only work that makes room uses those bytes (test:
-//! `reservations_leave_log_for_work_that_makes_room`), and it reserves little; half of them may go to rollback
-//! ([`Log::admit_rollback`]). A reservation counts in full until it is dropped, so bytes appended under it count twice
-//! for a while (test: `a_reservation_counts_in_full_until_it_is_dropped`). The reservation of a change includes what
-//! its rollback appends, and lasts until the change has ended: rollback requests nothing (tests:
-//! `a_call_appends_no_more_than_its_reservation`, `a_long_value_and_a_disk_that_becomes_full_at_every_moment`). Long
-//! data, the pages of long values and of nodes that are split or merged, is reserved for each mini-transaction
-//! separately (tests: `a_call_appends_no_more_than_its_reservation`,
-//! `a_long_value_and_a_disk_that_becomes_full_at_every_moment`).
+//! `reservations_leave_log_for_work_that_makes_room`), and it reserves little: a request that is refused takes none of
+//! them, not even while it is being refused (test: `a_request_that_is_refused_takes_nothing_of_what_is_kept`); half of
+//! them may go to rollback ([`Log::admit_rollback`]). A reservation counts in full until it is dropped, so bytes
+//! appended under it count twice for a while (test: `a_reservation_counts_in_full_until_it_is_dropped`). The
+//! reservation of a change includes what its rollback appends, and lasts until the change has ended: rollback requests
+//! nothing (tests: `a_call_appends_no_more_than_its_reservation`,
+//! `a_long_value_and_a_disk_that_becomes_full_at_every_moment`). Long data, the pages of long values and of nodes that
+//! are split or merged, is reserved for each mini-transaction separately (tests:
+//! `a_call_appends_no_more_than_its_reservation`, `a_long_value_and_a_disk_that_becomes_full_at_every_moment`).
 //!
 //! | request | waits for the low-water mark | bytes that must be left beyond the reservations |
 //! | --- | --- | --- |
@@ -312,9 +313,17 @@ impl Log {
     /// late, a full disk is found here, before anything is changed; the leader of group commit would find it too late.
     fn reserve_before(&self, bytes: u64, kept: u64) -> Result<LogReservation<'_>> {
         self.health.check()?;
+        let ready = |upto| self.segments.ready(upto).inspect_err(|error| self.warn_of_refusal(error));
+        ready(self.needed(bytes, kept))?;
+        // In most cases this is ready, too. If not, others have reserved something since, or the log was cut.
         let (reservation, needed) = self.count_reservation(bytes, kept);
-        self.segments.ready(needed).inspect_err(|error| self.warn_of_refusal(error))?;
+        ready(needed)?;
         Ok(reservation)
+    }
+
+    /// Returns the position below which segments must be prepared for a reservation that does not count yet.
+    fn needed(&self, bytes: u64, kept: u64) -> Lsn {
+        Lsn(self.end().0 + self.reserved_bytes() + bytes + kept)
     }
 
     /// Emits an event of a reservation that was refused, unless there was one just now.
@@ -325,7 +334,8 @@ impl Log {
         }
     }
 
-    /// Counts a reservation, and returns the position below which segments must be prepared for it.
+    /// Counts a reservation, and returns the position below which segments must be prepared for it. There seems to be
+    /// room: a request that is refused and counts meanwhile would take the bytes kept from work that makes room.
     fn count_reservation(&self, bytes: u64, kept: u64) -> (LogReservation<'_>, Lsn) {
         // Add the reservation first and read the end afterwards: bytes appended under an older reservation move from
         // the one count to the other.
@@ -347,6 +357,9 @@ impl Log {
     /// The failure that poisoned the database.
     pub fn try_reserve(&self, bytes: u64) -> Result<Option<LogReservation<'_>>> {
         self.health.check()?;
+        if !self.segments.is_ready(self.needed(bytes, EMERGENCY_RESERVE_BYTES)) {
+            return Ok(None);
+        }
         let (reservation, needed) = self.count_reservation(bytes, EMERGENCY_RESERVE_BYTES);
         Ok(self.segments.is_ready(needed).then_some(reservation))
     }
