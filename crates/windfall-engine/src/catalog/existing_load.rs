@@ -91,7 +91,7 @@ impl Catalog {
         let filled_record = TableRecord { metadata: Metadata::default(), ..record.clone() };
         let schema = self.schema(filled_record, &mut |id| Ok(new_space(id)))?;
         let mut filled = Filled::new(self);
-        filled.add(&schema);
+        filled.add(&schema)?;
         let clustered = schema.clustered.clone();
         let loader = TableLoader::new(self, name, schema, order);
         Ok(TableLoad { catalog: self, name: name.into(), table, record, clustered, loader, filled })

@@ -428,19 +428,20 @@ impl<'t, 'c> Drafts<'t, 'c> {
     }
 
     /// Begins the trees of the indexes that are to be filled.
-    fn begin_build(&mut self) {
-        let Some(mode) = self.build else { return };
+    fn begin_build(&mut self) -> Result<()> {
+        let Some(mode) = self.build else { return Ok(()) };
         let (table, indexes) = self.to_fill().next().expect("a build has a table");
-        let trees = indexes.iter().map(|index| self.filled.tree(index.space)).collect();
+        let trees = indexes.iter().map(|index| self.filled.tree(index.space)).collect::<Result<_>>()?;
         let name = self.locked.name_of(table);
         self.planned.build = Some(IndexBuild { table, name, indexes, trees, mode });
+        Ok(())
     }
 
     /// Returns the plan that makes of the tables what the statements have made of the drafts, and the trees that were
     /// filled for it.
     fn plan(mut self) -> Result<(Planned<'t>, Filled<'c>)> {
         self.fill()?;
-        self.begin_build();
+        self.begin_build()?;
         self.planned.filled.extend(self.filled.spaces().cloned());
         let Self { catalog, locked, all, filled, mut planned, .. } = self;
         for ((_, before), draft) in locked.tables().zip(all) {

@@ -56,7 +56,7 @@ impl Filled<'_> {
     /// # Errors
     /// Errors of the log.
     pub(super) fn write_metadata(&mut self, space: SpaceId, metadata: &[u8]) -> Result<()> {
-        let tree = self.tree(space);
+        let tree = self.tree(space)?;
         let mut load = Load::new(&tree);
         if metadata.len() <= tree.inline_limit() {
             load.push(KEY, EntryHeader::default(), metadata)?;

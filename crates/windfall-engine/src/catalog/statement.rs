@@ -242,20 +242,6 @@ impl Catalog {
         Ok((end, self.unfinished_statement()))
     }
 
-    /// Drops trees that no record has ever named.
-    pub(super) fn discard(&self, trees: &[&Arc<Tree>]) -> Result<()> {
-        let spaces: Vec<SpaceId> = trees.iter().map(|tree| tree.space().id()).collect();
-        let _room =
-            self.pool.context().log.admit_freeing(LOG_OVERHEAD_BYTES + size_of_val(&spaces[..]) as u64)?;
-        let mut mtr = Mtr::begin(&self.pool)?;
-        mtr.record(&Record::Drop { spaces: spaces.into() });
-        let end = mtr.commit()?;
-        for tree in trees {
-            self.detach(tree, end);
-        }
-        Ok(())
-    }
-
     /// Detaches the tablespace of a tree from the pool, once its drop is logged.
     pub(super) fn detach(&self, tree: &Tree, lsn: Option<Lsn>) {
         let is_first = self.pool.detach(tree.space(), lsn);

@@ -141,7 +141,7 @@ impl Catalog {
         metadata_lock.downgrade();
         let space = &mut |id| Ok(filled.space(id).unwrap_or_else(|| new_space(id)));
         let schema = self.schema(record, space)?;
-        filled.add(&schema);
+        filled.add(&schema)?;
         let mut loader = TableLoader::new(self, name, schema.clone(), order);
         for row in rows {
             LongWork::check()?;
