@@ -6,8 +6,8 @@ use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
 
 use super::load::{assert_rest, open, rows_of, shuffled};
 use crate::{
-    Access, Database, IndexOptions, OneRow, Result, Seek, SuppliedChange, SuppliedEntry, Table, TableOptions,
-    TransactionOptions, env::Env as _,
+    Access, Database, IndexOptions, OneRow, Options, Result, Seek, SuppliedChange, SuppliedEntry, Table,
+    TableOptions, TransactionOptions, env::Env as _, sync::Arc,
 };
 
 /// The longest key of a row, and the longest index key.
@@ -18,14 +18,18 @@ const PAYLOAD: usize = 1022;
 /// The rows: their values by their keys.
 type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// Returns one of few long keys. Many begin with the same 700 bytes, others differ in the first.
-fn long(chance: &SimulatedEnv) -> Vec<u8> {
+/// Returns one of few keys of this length. Many have most of their bytes in common, others differ in the first.
+fn long_of(length: usize, chance: &SimulatedEnv) -> Vec<u8> {
     let below = |n: u64| (chance.random() % n) as usize;
-    let shared = [1, 300, 700, 740][below(4)];
+    let shared = [1, length * 2 / 5, length * 9 / 10, length - 28][below(4)];
     let mut key = vec![b'a' + below(3) as u8; shared];
     key.extend(format!("{:03}", below(150)).bytes());
-    key.resize(LONGEST, b'x' + below(2) as u8);
+    key.resize(length, b'x' + below(2) as u8);
     key
+}
+
+fn long(chance: &SimulatedEnv) -> Vec<u8> {
+    long_of(LONGEST, chance)
 }
 
 fn value(chance: &SimulatedEnv) -> Vec<u8> {
@@ -214,5 +218,138 @@ fn indexes_with_the_longest_keys_are_built_and_loaded() -> Result<()> {
         assert_rows(&table, &rows, "built")?;
         assert_rest(&db, &env, &disk, "built");
     }
+    Ok(())
+}
+
+const LARGE_PAGE: usize = 64 << 10;
+/// The longest key with pages of this size.
+const LONGEST_OF_LARGE: usize = 12_288;
+const SIX: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+
+/// Opens a database with pages of 64 KiB and the smallest log, which has room for two changes of such rows.
+fn open_large(disk: &SimulatedDisk) -> Result<(Database, SimulatedEnv)> {
+    let options = Options::default()
+        .page_size(LARGE_PAGE)
+        .buffer_pool_size(200 * LARGE_PAGE as u64)
+        .log_size(1 << 20)
+        .log_buffer_size(2 << 20);
+    let env = SimulatedEnv::new(1);
+    let db = Database::open_on(Arc::new(disk.clone()), Arc::new(env.clone()), &options, &|_| {})?;
+    Ok((db, env))
+}
+
+/// An index key and its payload.
+type Made = (Vec<u8>, Vec<u8>);
+
+/// Returns the entries of a row in the six indexes, all of the longest.
+fn six_of(value: &[u8]) -> [Made; 6] {
+    core::array::from_fn(|n| {
+        let mut key: Vec<u8> = value.iter().copied().cycle().skip(100 * n).take(LONGEST_OF_LARGE).collect();
+        if n % 2 == 1 {
+            key.reverse();
+        }
+        (key, vec![n as u8; PAYLOAD - value.len() % 5 * 250])
+    })
+}
+
+/// Changes a row and its entries in the six indexes.
+fn change_large(
+    table: &Table<impl Access>,
+    key: &[u8],
+    (old, new): (Option<&[u8]>, Option<&[u8]>),
+) -> Result<()> {
+    let (before, after) = (old.map(six_of), new.map(six_of));
+    let entries: Vec<_> = (0..6)
+        .map(|n| {
+            let [old, new] = [&before, &after]
+                .map(|made| made.as_ref().map(|made| SuppliedEntry::new(&made[n].0).payload(&made[n].1)));
+            SuppliedChange { index: SIX[n], old, new }
+        })
+        .collect();
+    match (old, new) {
+        (Some(_), Some(new)) => table.update_with(key, new, &entries)?,
+        (None, Some(new)) => table.insert_with(key, new, &entries)?,
+        (_, None) => assert!(table.delete_with(key, &entries)?),
+    }
+    Ok(())
+}
+
+/// Changes a random row, in the table and in the model.
+fn change_some_large(table: &Table<impl Access>, rows: &mut Rows, chance: &SimulatedEnv) -> Result<()> {
+    let known = rows.keys().nth(chance.random() as usize % rows.len().max(1)).cloned();
+    let key = known.filter(|_| chance.random().is_multiple_of(2));
+    let key = key.unwrap_or_else(|| long_of(LONGEST_OF_LARGE, chance));
+    let old = rows.get(&key).cloned();
+    if old.is_some() && chance.random().is_multiple_of(3) {
+        change_large(table, &key, (old.as_deref(), None))?;
+        rows.remove(&key);
+        return Ok(());
+    }
+    let mut new = [long_of(LONGEST_OF_LARGE, chance), long_of(LONGEST_OF_LARGE, chance)].concat();
+    new.truncate(LONGEST_OF_LARGE + (chance.random() % 12_000) as usize);
+    change_large(table, &key, (old.as_deref(), Some(&new)))?;
+    rows.insert(key, new);
+    Ok(())
+}
+
+/// A change of a row names 14 keys of 12 KiB in its undo record, and splits most of the leaves. So it logs half a
+/// megabyte, and nearly every one waits until pages are written. The work for it does not grow.
+#[test]
+fn the_longest_keys_of_large_pages_go_through_the_smallest_log() -> Result<()> {
+    let (disk, chance) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+    let (db, env) = open_large(&disk)?;
+    let indexes = SIX.iter().fold(TableOptions::default(), |options, name| {
+        options.index(name, IndexOptions::supplied(LONGEST_OF_LARGE as u16))
+    });
+    let table = db.create_table("t", indexes)?;
+    assert_eq!(table.key_limit(), LONGEST_OF_LARGE);
+    let (mut rows, mut changes, mut most) = (Rows::new(), 0, (0, 0, 0));
+    for n in 0..16 {
+        let trx = db.begin(TransactionOptions::default());
+        let mut changed = rows.clone();
+        for _ in 0..chance.random() % 12 {
+            let work = || (db.engine().log.end().0, db.metrics().log_waits, disk.operations());
+            let before = work();
+            change_some_large(&trx.table(&table), &mut changed, &chance)?;
+            let after = work();
+            most.0 = most.0.max(after.0 - before.0);
+            most.1 = most.1.max(after.1 - before.1);
+            most.2 = most.2.max(after.2 - before.2);
+            changes += 1;
+        }
+        if n % 4 == 3 {
+            trx.rollback()?;
+        } else {
+            trx.commit()?;
+            rows = changed;
+        }
+    }
+    let (log, waits, operations) = most;
+    assert!(changes > 60 && rows.len() > 20, "{changes} changes, {} rows", rows.len());
+    assert!(log > 512 << 10 && log < 2 << 20, "a change has logged {log} bytes");
+    assert!(waits > 0 && waits <= 8, "a change has waited {waits} times for room in the log");
+    assert!(operations < 600, "a change has caused {operations} operations on the disk");
+    assert!(rows_of(&table) == rows, "changed: other rows");
+    assert_rest(&db, &env, &disk, "changed");
+
+    // A crash with a transaction in progress.
+    let trx = db.begin(TransactionOptions::default());
+    for _ in 0..10 {
+        change_some_large(&trx.table(&table), &mut rows.clone(), &chance).ok();
+    }
+    db.flush_log()?;
+    core::mem::forget(trx);
+    drop((table, db));
+    let disk = disk.restart(Survive::Random(1));
+    let (db, env) = open_large(&disk)?;
+    env.run_workers(200);
+    let table = db.table("t")?;
+    assert!(rows_of(&table) == rows, "after a crash: other rows");
+    for (key, value) in core::mem::take(&mut rows) {
+        change_large(&table, &key, (Some(&value), None))?;
+    }
+    env.run_workers(400);
+    assert!(rows_of(&table).is_empty());
+    assert_rest(&db, &env, &disk, "emptied");
     Ok(())
 }
