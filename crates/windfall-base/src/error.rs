@@ -495,6 +495,12 @@ pub enum SchemaError {
     /// load began.
     #[error("table {0} was truncated, changed or replaced since the load began: begin the load again")]
     DefinitionChanged(Arc<str>),
+    /// A number of an index from before the definition of its table changed, or of another table.
+    #[error(
+        "the number of an index of table {0} is of another table, or of before the table was altered or truncated: \
+         ask for the number again"
+    )]
+    IndexNumberOutdated(Arc<str>),
 }
 
 #[cfg(test)]

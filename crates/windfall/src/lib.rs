@@ -157,7 +157,8 @@ pub use ddl_group::{DdlGroup, TableChanges};
 pub use error::{Error, Result};
 pub use get_many::Values;
 pub use index::{
-    Index, IndexBatch, IndexCursor, IndexEntry, IndexItem, IndexKey, IndexRange, IndexRow, OneRow,
+    Index, IndexBatch, IndexCursor, IndexEntry, IndexItem, IndexKey, IndexNumber, IndexRange, IndexRow,
+    OneRow,
 };
 pub use interrupt::InterruptHandle;
 pub use keys::{Key, KeyRange};

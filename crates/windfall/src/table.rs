@@ -18,7 +18,7 @@ use crate::{
     engine::Engine,
     error::{Error, Owner, Result, SchemaError, TransactionError, UsageError},
     ids::{SpaceId, TrxId},
-    index::Index,
+    index::{Index, IndexNumber},
     range::{Bounds, Range},
     row::FieldSet,
     scope::{Inner, RowCall, RowLock, Scope, TableKind},
@@ -739,16 +739,47 @@ impl<A: Access> Table<A> {
     pub fn index(&self, name: &str) -> Result<Index<A>> {
         self.engine.check_open()?;
         let call = self.enter()?;
-        let schema = &call;
+        let place = self.index_place(&call, name)?;
+        Ok(self.index_in(&call, place))
+    }
+
+    /// Returns the number of the secondary index of this name, with which [`Table::index_at`] finds it without its
+    /// name. The number is valid for all handles of the table, in transactions or not, until the table is altered or
+    /// truncated.
+    ///
+    /// # Errors
+    /// As [`Table::index`].
+    pub fn index_number(&self, name: &str) -> Result<IndexNumber> {
+        self.engine.check_open()?;
+        let call = self.enter()?;
+        let place = self.index_place(&call, name)?;
+        Ok(IndexNumber { table: call.record.id, version: call.record.version, place })
+    }
+
+    /// Returns the secondary index of this number ([`Table::index_number`]).
+    ///
+    /// # Errors
+    /// [`SchemaError::IndexNumberOutdated`]; the table was dropped.
+    pub fn index_at(&self, number: IndexNumber) -> Result<Index<A>> {
+        self.engine.check_open()?;
+        let call = self.enter()?;
+        if (number.table, number.version) != (call.record.id, call.record.version) {
+            return Err(SchemaError::IndexNumberOutdated(self.name.clone()).into());
+        }
+        Ok(self.index_in(&call, number.place))
+    }
+
+    fn index_place(&self, schema: &TableSchema, name: &str) -> Result<usize> {
         let place = schema.record.indexes.iter().position(|index| *index.name == *name);
-        let place =
-            place.ok_or_else(|| SchemaError::NoIndex { table: self.name.clone(), index: name.into() })?;
-        let name = schema.record.indexes[place].name.clone();
+        place.ok_or_else(|| SchemaError::NoIndex { table: self.name.clone(), index: name.into() }.into())
+    }
+
+    fn index_in(&self, schema: &TableSchema, place: usize) -> Index<A> {
+        let (index, tree) = (&schema.record.indexes[place], &schema.secondaries[place]);
         debug_assert!(
-            schema.secondaries[place].space().id() == schema.record.indexes[place].space,
+            tree.space().id() == index.space,
             "the name of an index leads to the tree of another one"
         );
-        let form = schema.record.indexes[place].form;
-        Ok(Index::new(self.clone(), name, schema.secondaries[place].clone(), form))
+        Index::new(self.clone(), index.name.clone(), tree.clone(), index.form)
     }
 }

@@ -16,6 +16,7 @@ mod ends;
 mod get_many;
 #[path = "../guard/mod.rs"]
 mod guard;
+mod index_numbers;
 mod index_only;
 mod interrupts;
 mod lock_owners;

@@ -200,7 +200,8 @@ impl<'a> SuppliedEntry<'a> {
     }
 }
 
-/// The entry of a row in an index before and after a change.
+/// The entry of a row in an index before and after a change. Several are given in any order; that of the indexes in the
+/// definition of the table costs least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SuppliedChange<'a> {
     /// The name of the index.

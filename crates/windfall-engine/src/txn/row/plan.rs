@@ -171,6 +171,8 @@ fn entries_of<'t, 's>(
     );
     check_named(target, supplied.unwrap_or_default())?;
     let mut sides = Vec::with_capacity(target.secondaries.len());
+    // Entries in the order of the indexes are found without a search.
+    let mut supplied_before = 0;
     for (n, secondary) in target.secondaries.iter().enumerate() {
         if let Some(extraction) = &secondary.extraction {
             let owner = || target.owner_of(secondary);
@@ -194,7 +196,12 @@ fn entries_of<'t, 's>(
             }
             keys.map(|index_key| Some(Entry::terminated(index_key?, key, secondary.unique)))
         } else {
-            let change = supplied.and_then(|all| all.iter().find(|change| *change.index == *secondary.name));
+            let is_its = |change: &&SuppliedChange<'_>| *change.index == *secondary.name;
+            let change = supplied.and_then(|all| {
+                let here = all.get(supplied_before).filter(is_its);
+                here.or_else(|| all.iter().find(is_its))
+            });
+            supplied_before += 1;
             let owner = || target.owner_of(secondary);
             let Some(SuppliedChange { old, new, .. }) = change else {
                 // An update without an entry leaves it as it is.
@@ -248,6 +255,11 @@ pub fn entries_of_new_row(
 
 /// Refuses supplied entries of an index that does not exist, that makes its entries itself, or that is named twice.
 fn check_named(target: &RowTarget<'_>, supplied: &[SuppliedChange<'_>]) -> Result<()> {
+    let is_supplied = |secondary: &&Secondary<'_>| matches!(secondary.form, EntryForm::Supplied { .. });
+    let names = target.secondaries.iter().filter(is_supplied).map(|secondary| secondary.name);
+    if names.eq(supplied.iter().map(|change| change.index)) {
+        return Ok(());
+    }
     for (n, change) in supplied.iter().enumerate() {
         let Some(secondary) = target.secondaries.iter().find(|secondary| *secondary.name == *change.index)
         else {
