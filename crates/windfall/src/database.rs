@@ -31,7 +31,7 @@ use crate::{
     log::FlushLog,
     metrics::Metrics,
     options::Options,
-    session::Session,
+    session::{Session, TemporaryTable},
     sync::{Arc, Progress, atomic::Ordering::Relaxed},
     table::Table,
     transaction::{Transaction, TransactionOptions},
@@ -287,6 +287,28 @@ impl Database {
         let table = self.statement(|catalog, ddl| catalog.create_table(name, &options.definition, ddl))?;
         debug!(target: "windfall::ddl", table = name, "created");
         Ok(Table::new(self.engine.clone(), name, table))
+    }
+
+    /// Creates a temporary table that belongs to no session, and that any thread may use. The name is for messages
+    /// alone: any number of such tables may have it.
+    ///
+    /// ```
+    /// # use windfall::{Database, Options, TableOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Database::open(folder.path(), Options::default().buffer_pool_size(8 << 20))?;
+    /// let mut copy = db.create_temporary_table("#copy", TableOptions::default())?;
+    /// copy.insert(b"key", b"value")?;
+    /// copy.rename("t");
+    /// copy.truncate()?;
+    /// assert_eq!(copy.get(b"key")?, None);
+    /// # Ok::<(), windfall::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The definition of an index is refused ([`IndexOptions`]); the log accepts no more records: the allocation of
+    /// tablespace ids is logged.
+    pub fn create_temporary_table(&self, name: &str, options: TableOptions) -> Result<TemporaryTable> {
+        TemporaryTable::create(self.engine.clone(), name, &options)
     }
 
     /// Returns the table of this name. Waits while a DDL statement decides about the name.

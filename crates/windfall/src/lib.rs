@@ -106,7 +106,7 @@
 //! - [`Options`]: the buffer pool, the log, durability, limits. [`Metrics`]: what the engine has done, and has yet to
 //!   do.
 //! - [`Range`], [`Cursor`], [`IndexRange`], [`IndexCursor`]: rows in order. [`Table::get_many`]: rows by many keys.
-//!   [`Session`]: temporary tables.
+//!   [`Session`], [`TemporaryTable`]: temporary tables.
 //! - [`error`]: one type for each family of operations, all converted into [`Error`]. A message names the object, and
 //!   the remedy if there is one.
 //! - [`disk`] and [`mod@env`]: what [`Database::open_on`] takes instead of a folder and the clock, for simulations.
@@ -167,7 +167,7 @@ pub use log::FlushLog;
 pub use metrics::Metrics;
 pub use options::Options;
 pub use range::Range;
-pub use session::{Scratch, Session};
+pub use session::{Scratch, Session, TemporaryTable};
 pub use sync::{
     CountingAllocator, Event, Phase, Progress,
     work::{Work, WorkCounts, so_far as work_so_far},

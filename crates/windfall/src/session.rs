@@ -1,8 +1,8 @@
-//! A session and its temporary tables.
+//! Temporary tables: those of a session, and those of no session.
 //!
-//! **Purpose.** Temporary tables and scratch trees are tablespaces of their own. Only their session can find them; they
-//! are neither logged nor checkpointed, and are dropped at the cost of a drop: each on request, all of them when the
-//! session ends.
+//! **Purpose.** Temporary tables and scratch trees are tablespaces of their own. Only their session can find them, or
+//! the owner of a table that belongs to none; they are neither logged nor checkpointed, and are dropped at the cost of
+//! a drop: each on request, all of them when the session ends.
 //!
 //! **Invariants.** A call on a temporary table writes no redo for it and waits for no room in the log, whatever it
 //! changes (test: `temporary_rows_ask_for_no_room_in_the_log`). The call itself purges the old versions that it leaves,
@@ -32,6 +32,11 @@ pub(crate) struct SessionUndo {
 }
 
 impl SessionUndo {
+    fn begin(engine: &Engine) -> Arc<Self> {
+        let stream = Arc::new(engine.transactions.streams().temporary());
+        Arc::new(Self { stream, scratches: Mutex::new(Rank::Session, BTreeMap::new()) })
+    }
+
     /// Returns the undo of the session's temporary tables.
     pub(crate) fn stream(&self) -> &Arc<Stream> {
         &self.stream
@@ -49,8 +54,7 @@ pub struct Session {
 
 impl Session {
     pub(crate) fn new(engine: Arc<Engine>) -> Self {
-        let stream = Arc::new(engine.transactions.streams().temporary());
-        let undo = Arc::new(SessionUndo { stream, scratches: Mutex::new(Rank::Session, BTreeMap::new()) });
+        let undo = SessionUndo::begin(&engine);
         Self { engine, undo, tables: Mutex::new(Rank::Session, BTreeMap::new()) }
     }
 
@@ -122,6 +126,62 @@ impl Drop for Session {
         }
         // No call is inside a table of this session any more, and handles that are left keep nothing alive.
         self.engine.transactions.streams().drop_temporary(&self.undo.stream);
+    }
+}
+
+/// A temporary table that belongs to no session ([`Database::create_temporary_table`]). Any thread may use it. It is
+/// dropped with this value, after the calls on it: so the source of a value of the table must not drop it. Handles of
+/// it, which are clones of the [`Table`] that this dereferences to, return
+/// [`Error::TableDropped`](crate::error::Error::TableDropped) from then on.
+///
+/// [`Database::create_temporary_table`]: crate::Database::create_temporary_table
+#[derive(Debug)]
+pub struct TemporaryTable {
+    undo: Arc<SessionUndo>,
+    table: Table,
+}
+
+impl TemporaryTable {
+    pub(crate) fn create(engine: Arc<Engine>, name: &str, options: &TableOptions) -> Result<Self> {
+        engine.check_open()?;
+        let table = engine.catalog.temporary_table(&options.definition)?;
+        let undo = SessionUndo::begin(&engine);
+        Ok(Self { undo: undo.clone(), table: Table::temporary(engine, name, table, undo) })
+    }
+
+    /// Gives the table another name, which messages use from now on. Nothing is looked up by it: any number of tables
+    /// may have it.
+    pub fn rename(&mut self, name: &str) {
+        self.table.name = name.into();
+    }
+
+    /// Removes all rows, at the cost of a drop. Handles of the table remain valid. Waits for the calls on it that are
+    /// in progress, but not for transactions: what they have changed in it is gone.
+    ///
+    /// # Errors
+    /// The log accepts no more records: the allocation of tablespace ids is logged. The call comes from within the
+    /// source of a value. The table is unchanged then.
+    pub fn truncate(&mut self) -> Result<DropReport> {
+        self.table.engine.check_open()?;
+        let report = self.table.engine.catalog.truncate_temporary(&self.table.inner)?;
+        assert!(report.lsn.is_none(), "the truncation of a temporary table is logged");
+        Ok(report)
+    }
+}
+
+impl core::ops::Deref for TemporaryTable {
+    type Target = Table;
+
+    fn deref(&self) -> &Table {
+        &self.table
+    }
+}
+
+impl Drop for TemporaryTable {
+    fn drop(&mut self) {
+        self.table.engine.catalog.drop_temporary(&self.table.inner);
+        // No call is inside the table any more.
+        self.table.engine.transactions.streams().drop_temporary(&self.undo.stream);
     }
 }
 

@@ -25,10 +25,8 @@ use super::{
     table::{Table, TableSchema},
 };
 use crate::{
-    buffer::{Durability, Space},
     error::{Result, SchemaError},
-    store::Tree,
-    sync::{Arc, atomic::Ordering::SeqCst, work},
+    sync::{Arc, atomic::Ordering::SeqCst},
     system::Change,
 };
 
@@ -216,39 +214,8 @@ impl Catalog {
         self.run(DdlStatement::Alter { name: name.into(), changes }, options)
     }
 
-    /// Makes a table without a name or a record. It exists as long as its owner holds it.
-    ///
-    /// # Errors
-    /// [`SchemaError`] for the names of its indexes.
-    pub fn temporary_table(&self, definition: &TableDefinition) -> Result<Arc<Table>> {
-        Self::check_metadata(&definition.metadata)?;
-        // It is never stored.
-        let metadata = Metadata::Inline(definition.metadata.clone());
-        let record = self.new_record_with(definition, metadata)?;
-        let space = &mut |id| Ok(Arc::new(Space::new(id, Durability::Temporary)));
-        Ok(self.new_table(self.schema(record, space)?))
-    }
-
     /// Makes a table of a schema, with hash indexes if new trees get them.
     pub(super) fn new_table(&self, schema: TableSchema) -> Arc<Table> {
         Table::new(schema, self.hashed.load(SeqCst))
-    }
-
-    /// Drops a temporary table: no record, no log. The first call passes it to the background to be freed; each call
-    /// waits for the calls on the table that are in progress.
-    pub fn drop_temporary(&self, table: &Arc<Table>) -> DropReport {
-        let (trees, work) = work::in_drop(|| {
-            table.gate().close_permanently();
-            let (trees, dropped) = table.with_schema(|schema| {
-                let detach = |tree: &Arc<Tree>| self.pool.detach(tree.space(), None);
-                (schema.trees().count(), schema.trees().map(detach).fold(false, core::ops::BitOr::bitor))
-            });
-            if dropped {
-                table.restart_counters();
-                self.retired.table(table.clone());
-            }
-            trees
-        });
-        DropReport { trees, work, lsn: None }
     }
 }

@@ -44,6 +44,7 @@ mod state;
 mod statement;
 mod table;
 mod table_load;
+mod temporary;
 
 pub use auto_increment::Counter;
 pub use ddl_options::DdlOptions;

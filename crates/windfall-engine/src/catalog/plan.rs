@@ -27,7 +27,7 @@ use super::{
     ddl_options::DdlOptions,
     names::MetadataLock,
     record::TableRecord,
-    state::{Catalog, new_space},
+    state::Catalog,
     statement::{Dropped, Effort, UnfinishedStatement},
     table::{Table, TableSchema},
 };
@@ -173,12 +173,7 @@ impl Catalog {
             self.change_with_numbers(plan.records, plan.numbers, &ids, effort, options.flush)?;
         self.pause.pass();
         for (closing, closed) in plan.closing.iter_mut().zip(&mut closed) {
-            // Detached before they leave the table schema: until a tree is dropped it belongs to the table.
-            closing.unnamed(closing.table.closed_schema(closed)).for_each(|tree| self.detach(tree, lsn));
-            match closing.record.take() {
-                Some(record) => self.change_schema(closing.table, closed, *record, plan.filled, created_at),
-                None => closing.table.end(),
-            }
+            self.change_closed(closing, closed, lsn, plan.filled, created_at);
         }
         drop(closed);
         Ok(Done { dropped: Dropped { trees: ids.len(), lsn }, lock, statement })
@@ -206,6 +201,24 @@ impl Catalog {
         Ok(created_at)
     }
 
+    /// Ends a table whose gate is closed, or gives it its next record. Trees that this does not name are dropped; `lsn`
+    /// is the end of their drop in the log.
+    pub(super) fn change_closed(
+        &self,
+        closing: &mut Closing<'_>,
+        closed: &mut Closed<'_>,
+        lsn: Option<Lsn>,
+        filled: &[Arc<Space>],
+        created_at: Option<TrxId>,
+    ) {
+        // Detached before they leave the table schema: until a tree is dropped it belongs to the table.
+        closing.unnamed(closing.table.closed_schema(closed)).for_each(|tree| self.detach(tree, lsn));
+        match closing.record.take() {
+            Some(record) => self.change_schema(closing.table, closed, *record, filled, created_at),
+            None => closing.table.end(),
+        }
+    }
+
     /// Gives a table the schema of its next record.
     #[inline(never)]
     fn change_schema(
@@ -217,10 +230,11 @@ impl Catalog {
         created_at: Option<TrxId>,
     ) {
         let schema = table.closed_schema(closed);
+        let durability = schema.clustered.space().durability();
         let kept = |id| schema.trees().find(|tree| tree.space().id() == id).cloned();
         let new = |id| {
             let space = filled.iter().find(|space| space.id() == id).cloned();
-            let tree = self.tree(space.unwrap_or_else(|| new_space(id)));
+            let tree = self.tree(space.unwrap_or_else(|| Arc::new(Space::new(id, durability))));
             tree.space().set_created_at(created_at);
             tree
         };

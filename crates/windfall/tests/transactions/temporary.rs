@@ -3,7 +3,8 @@
 use std::io::Write;
 
 use windfall::{
-    Access, Error, IndexOptions, Isolation, Table, TableOptions, TransactionOptions, error::TransactionError,
+    Access, Error, IndexOptions, Isolation, Table, TableOptions, TransactionOptions,
+    error::{SchemaError, TransactionError},
 };
 use windfall_sim::{SimulatedDisk, SimulatedEnv};
 
@@ -166,4 +167,77 @@ fn a_value_of_a_temporary_table_that_is_read_is_that_of_the_beginning() {
         assert_eq!(out.got, vec![1; 300_000], "{isolation:?}");
         assert!(!temporary.contains(b"row").unwrap());
     }
+}
+
+#[test]
+fn a_temporary_table_without_a_session_is_renamed_truncated_and_dropped() {
+    let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+    let db = simulated(&disk, &env);
+    let mut owner = db.create_temporary_table("t", indexed()).unwrap();
+    let other = db.create_temporary_table("t", indexed()).unwrap();
+    let handle = Table::clone(&owner);
+    std::thread::scope(|scope| {
+        scope.spawn(|| owner.put(b"a", b"x1").unwrap());
+        scope.spawn(|| handle.put(b"b", b"x2").unwrap());
+    });
+    assert_eq!(rows(&owner), pairs([("a", "x1"), ("b", "x2")]));
+    assert!(rows(&other).is_empty() && db.tables().unwrap().is_empty());
+
+    owner.rename("u");
+    assert_eq!((owner.name(), handle.name()), ("u", "t"));
+    assert!(owner.insert(b"a", b"").unwrap_err().to_string().contains("table u"));
+    let number = owner.index_number("first").unwrap();
+    owner.set_numbers(77).unwrap();
+    let trx = begin(&db, Isolation::RepeatableRead);
+    trx.table(&owner).put(b"a", b"y1").unwrap();
+    assert!(trx.table(&handle).delete(b"b").unwrap());
+    let report = owner.truncate().unwrap();
+    assert_eq!((report.trees, report.lsn), (2, None));
+    handle.put(b"c", b"z3").unwrap();
+    trx.table(&handle).put(b"d", b"z4").unwrap();
+    trx.rollback().unwrap();
+    assert_eq!(rows(&owner), pairs([("c", "z3")]));
+    let by_first = |first: &[u8]| owner.index("first").unwrap().get(first).unwrap().count();
+    assert_eq!((by_first(b"z"), by_first(b"x"), owner.peek_number().unwrap()), (1, 0, 1));
+    assert!(matches!(
+        handle.index_at(number).unwrap_err(),
+        Error::Schema(SchemaError::IndexNumberOutdated(_))
+    ));
+    assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
+
+    drop(std::thread::spawn(move || drop(owner)).join());
+    assert!(matches!(handle.get(b"c"), Err(Error::TableDropped(_))));
+    other.put(b"a", b"x1").unwrap();
+    drop(other);
+    env.run_workers(100);
+    let metrics = db.metrics();
+    assert_eq!((metrics.pool_writes, metrics.drops_pending, metrics.files_created), (0, 0, 0));
+}
+
+#[test]
+fn calls_on_a_temporary_table_go_on_while_it_is_truncated() {
+    let db = database();
+    let mut owner = db.create_temporary_table("t", indexed()).unwrap();
+    let (handle, ended) = (Table::clone(&owner), std::sync::atomic::AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 0u32.. {
+                handle.put(&n.to_be_bytes(), b"x").unwrap();
+                // The truncation is before both entries, or after both.
+                let entries = handle.index("first").unwrap().keys::<&[u8]>(..).map(Iterator::count);
+                assert!(entries.is_ok() || matches!(entries, Err(Error::TableDropped(_))), "{entries:?}");
+                if ended.load(std::sync::atomic::Ordering::SeqCst) {
+                    break;
+                }
+            }
+        });
+        for _ in 0..200 {
+            assert_eq!(owner.truncate().unwrap().trees, 2);
+        }
+        ended.store(true, std::sync::atomic::Ordering::SeqCst);
+    });
+    let found: Vec<_> = owner.rows().unwrap().map(|row| row.unwrap().0).collect();
+    let entries = owner.index("first").unwrap();
+    let entries: Vec<_> = entries.keys::<&[u8]>(..).unwrap().map(|entry| entry.unwrap().key).collect();
+    assert_eq!(found, entries);
 }
