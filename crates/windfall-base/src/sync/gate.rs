@@ -24,6 +24,15 @@
 //! `a_thread_that_counts_as_inside_passes_a_gate_that_is_closing`,
 //! `a_callback_waits_for_no_lock_and_runs_no_statement`).
 //!
+//! A thread can also wait until all have left that were inside when it began, while others pass
+//! ([`Gate::await_passers`]) (test: `those_who_were_inside_have_left`). One thread waits in this way at a time (checked
+//! by `sync/gate.rs::turn_generation`).
+//!
+//! **Generations.** Passers count themselves in one of two generations. A thread that waits for those inside first
+//! waits until the generation is empty that passers do not use any more, then makes them use that one, and waits for
+//! the other. So each of the two has been empty since it began. A passer that reads the generation before it is turned,
+//! and counts itself after that, has passed after the wait began.
+//!
 //! **Reasons.** A thread may pass a gate while it is inside another, or the same: a row call may ask its caller for
 //! more of a value, and the caller may then call again. A closer may be waiting for that thread to leave. A gate has no
 //! record of what else its passer holds, and threads may enter two databases in both orders. One thread waits in the
@@ -41,7 +50,10 @@ use super::{
     drop_mark::{self, DropMark},
     machine::{
         self,
-        atomic::{AtomicU8, AtomicU64, Ordering::SeqCst},
+        atomic::{
+            AtomicU8, AtomicU64,
+            Ordering::{Relaxed, SeqCst},
+        },
         thread_local,
     },
 };
@@ -52,6 +64,12 @@ const OPEN: u8 = 0;
 const CLOSING: u8 = 1;
 const CLOSED: u8 = 2;
 const CLOSED_PERMANENTLY: u8 = 3;
+/// The bits of the state that say which of these it is.
+const DOOR: u8 = 3;
+/// The bit of the generation in which passers count themselves.
+const GENERATION: u8 = 4;
+/// The bit that is set while a thread waits for those inside, and the gate may be open.
+const AWAITED: u8 = 8;
 const STRIPES: usize = 4;
 
 thread_local! {
@@ -95,14 +113,14 @@ impl Drop for CountedInside {
     }
 }
 
-/// The number of passes through one stripe that have not left. Counters that are a cache line apart never share one (no
-/// false sharing), wherever the gate itself begins. Aligning the gate would make every table larger and its allocation
-/// slower.
+/// The number of passes through one stripe that have not left, by generation. Stripes that are a cache line apart never
+/// share one (no false sharing), wherever the gate itself begins. Aligning the gate would make every table larger and
+/// its allocation slower.
 #[derive(Debug, Default)]
 #[repr(C)]
 struct Stripe {
-    count: AtomicU64,
-    apart: [u64; 7],
+    counts: [AtomicU64; 2],
+    apart: [u64; 6],
 }
 
 /// The gate.
@@ -119,7 +137,7 @@ pub struct Gate {
 #[derive(Debug)]
 pub struct Inside<'a> {
     gate: &'a Gate,
-    stripe: usize,
+    count: &'a AtomicU64,
     _note: HoldNote,
 }
 
@@ -153,19 +171,21 @@ impl Gate {
         let nested = is_inside();
         let mut waited_on_drop = false;
         loop {
-            self.inside[stripe].count.fetch_add(1, SeqCst);
+            let generation = generation_of(self.state.load(Relaxed));
+            let count = &self.inside[stripe].counts[generation];
+            count.fetch_add(1, SeqCst);
             DEPTH.set(DEPTH.get() + 1);
-            let inside = Inside { gate: self, stripe, _note: HoldNote::new(HeldObject::Gate) };
-            match self.state.load(SeqCst) {
+            let inside = Inside { gate: self, count, _note: HoldNote::new(HeldObject::Gate) };
+            match self.door() {
                 OPEN => return Some((inside, waited_on_drop)),
                 CLOSED_PERMANENTLY => return None,
                 CLOSING if nested => return Some((inside, waited_on_drop)),
                 _ => {
                     waited_on_drop |= self.by_drop.is_set();
                     drop(inside);
-                    self.changed.wait(|| match self.state.load(SeqCst) {
+                    self.changed.wait(|| match self.door() {
                         CLOSING => nested,
-                        state => state != CLOSED,
+                        door => door != CLOSED,
                     });
                 }
             }
@@ -221,34 +241,107 @@ impl Gate {
 
     /// Returns whether it is closed, also if a guard will open it again.
     pub fn is_closed(&self) -> bool {
-        matches!(self.state.load(SeqCst), CLOSED | CLOSED_PERMANENTLY)
+        matches!(self.door(), CLOSED | CLOSED_PERMANENTLY)
+    }
+
+    /// Returns whether it is open, closing or closed.
+    fn door(&self) -> u8 {
+        self.state.load(SeqCst) & DOOR
     }
 
     fn begin_to_close(&self) -> Closed<'_> {
         self.by_drop.set_by_this_thread();
         // No notification: no thread waits at an open gate.
-        let was_open = self.state.compare_exchange(OPEN, CLOSING, SeqCst, SeqCst);
+        let if_open = |old| (old & DOOR == OPEN).then_some(old | CLOSING);
+        let was_open = self.state.fetch_update(SeqCst, SeqCst, if_open);
         assert!(was_open.is_ok(), "a gate has one closer at a time");
         Closed { gate: self }
     }
 
-    fn store(&self, state: u8) {
-        let unless_permanent = |old| (old != CLOSED_PERMANENTLY).then_some(state);
-        let before = self.state.fetch_update(SeqCst, SeqCst, unless_permanent);
+    fn store(&self, door: u8) {
+        let unless_permanent = |old| (old & DOOR != CLOSED_PERMANENTLY).then_some(old & !DOOR | door);
+        let before = self.state.fetch_update(SeqCst, SeqCst, unless_permanent).map(|old| old & DOOR);
         debug_assert!(
-            state == CLOSED_PERMANENTLY || before != Ok(OPEN),
+            door == CLOSED_PERMANENTLY || before != Ok(OPEN),
             "a gate was open while a thread had it closed"
         );
         debug_assert!(before != Ok(CLOSED_PERMANENTLY), "a gate that is closed permanently has changed");
     }
 
-    fn mark(&self, state: u8) {
-        self.store(state);
+    fn mark(&self, door: u8) {
+        self.store(door);
         self.changed.notify_ordered();
     }
 
+    /// Returns how many passes of a generation have not left.
+    fn count(&self, generation: usize) -> u64 {
+        self.inside.iter().map(|stripe| stripe.counts[generation].load(SeqCst)).sum()
+    }
+
     fn is_empty(&self) -> bool {
-        self.inside.iter().map(|stripe| stripe.count.load(SeqCst)).sum::<u64>() == 0
+        self.count(0) + self.count(1) == 0
+    }
+
+    /// Waits until all threads have left that were inside when this was called; others pass meanwhile. The caller must
+    /// be inside no gate. `wait` waits until the condition holds that it is given, which a notification of the event
+    /// may have changed, or gives up; then this returns `false`.
+    pub fn await_passers(&self, mut wait: impl FnMut(&Event, &mut dyn FnMut() -> bool)) -> bool {
+        debug_assert!(
+            !is_inside(),
+            "a thread inside a gate waits for those inside, and would wait for itself"
+        );
+        let mut awaited = None;
+        wait(&self.changed, &mut || {
+            awaited = awaited.take().or_else(|| Awaited::begin(self));
+            awaited.is_some()
+        });
+        awaited.is_some_and(|_awaited| {
+            let generation = generation_of(self.state.load(SeqCst));
+            let mut await_empty = |generation| {
+                let mut is_empty = false;
+                wait(&self.changed, &mut || {
+                    is_empty = self.count(generation) == 0;
+                    is_empty
+                });
+                is_empty
+            };
+            await_empty(1 - generation) && {
+                self.turn_generation();
+                await_empty(generation)
+            }
+        })
+    }
+
+    /// Makes passers count themselves in the other generation.
+    fn turn_generation(&self) {
+        let before = self.state.fetch_xor(GENERATION, SeqCst);
+        debug_assert!(
+            before & AWAITED != 0,
+            "the generation of a gate changes, and no thread waits for the other one"
+        );
+    }
+}
+
+/// Returns the generation of a state.
+fn generation_of(state: u8) -> usize {
+    usize::from(state & GENERATION != 0)
+}
+
+/// A thread waits for those inside, as the only one.
+struct Awaited<'g>(&'g Gate);
+
+impl<'g> Awaited<'g> {
+    /// Begins a wait, unless another one is in progress.
+    fn begin(gate: &'g Gate) -> Option<Self> {
+        let before = gate.state.fetch_or(AWAITED, SeqCst);
+        (before & AWAITED == 0).then(|| Self(gate))
+    }
+}
+
+impl Drop for Awaited<'_> {
+    fn drop(&mut self) {
+        self.0.state.fetch_and(!AWAITED, SeqCst);
+        self.0.changed.notify_ordered();
     }
 }
 
@@ -271,9 +364,9 @@ impl Drop for Inside<'_> {
     fn drop(&mut self) {
         debug_assert!(is_inside(), "a thread leaves a gate and is inside none");
         DEPTH.set(DEPTH.get() - 1);
-        let before = self.gate.inside[self.stripe].count.fetch_sub(1, SeqCst);
+        let before = self.count.fetch_sub(1, SeqCst);
         debug_assert!(before > 0, "a gate is left that was not entered");
-        if self.gate.state.load(SeqCst) != OPEN {
+        if self.gate.state.load(SeqCst) & !GENERATION != OPEN {
             self.gate.changed.notify_ordered();
         }
     }
@@ -333,6 +426,43 @@ mod tests {
         }
         assert!(!is_inside());
         drop(closing);
+    }
+
+    #[test]
+    fn those_who_were_inside_have_left() {
+        let gate = Arc::new(Gate::new());
+        let gives_up = |_: &Event, ready: &mut dyn FnMut() -> bool| {
+            ready();
+        };
+        for _ in 0..3 {
+            let (entered, leaves) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+            let thread = {
+                let (gate, entered, leaves) = (gate.clone(), entered.clone(), leaves.clone());
+                thread::spawn(move || {
+                    let _inside = gate.enter(3);
+                    entered.store(true, SeqCst);
+                    while !leaves.load(SeqCst) {
+                        thread::yield_now();
+                    }
+                })
+            };
+            while !entered.load(SeqCst) {
+                thread::yield_now();
+            }
+            assert!(!gate.await_passers(gives_up), "a thread is still inside");
+            // Others pass meanwhile, and are not waited for.
+            let mut waits = 0;
+            let have_left = gate.await_passers(|event, ready| {
+                waits += 1;
+                let _passed = gate.enter(2);
+                leaves.store(waits == 3, SeqCst);
+                event.wait(ready);
+            });
+            assert!(have_left && waits == 3, "{waits}");
+            thread.join().unwrap();
+            assert!(gate.await_passers(gives_up), "no thread is inside");
+            drop(gate.close());
+        }
     }
 
     #[test]

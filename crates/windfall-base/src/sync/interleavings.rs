@@ -166,6 +166,49 @@ fn no_thread_is_inside_a_closed_gate() {
     });
 }
 
+/// Two threads pass a gate repeatedly, and work inside unless they find a mark. Two others set the mark, wait until all
+/// have left that were inside, and then find no thread at work; one of them before the other one is done, or after.
+///
+/// Catches: a passer that is not waited for because it counts itself in the generation that was left; a leaving thread
+/// that does not notify; a second wait that turns the generation during the first.
+#[test]
+fn those_who_were_inside_have_left() {
+    explore(8_000, &["OneGenerationAwaited", "LeaverWakesNone", "GenerationTurnedTwice"], || {
+        let shared = Arc::new((Gate::new(), AtomicU64::new(0), AtomicU64::new(0)));
+        let passers = [0, 1].map(|stripe| {
+            let shared = shared.clone();
+            spawn(move || {
+                let (gate, marks, at_work) = &*shared;
+                for _ in 0..3 {
+                    let _inside = gate.enter(stripe).expect("it opens again");
+                    if marks.load(SeqCst) == 0 {
+                        at_work.fetch_add(1, SeqCst);
+                        at_work.fetch_sub(1, SeqCst);
+                    }
+                }
+            })
+        });
+        let wait = |(gate, marks, at_work): &(Gate, AtomicU64, AtomicU64)| {
+            for _ in 0..2 {
+                marks.fetch_add(1, SeqCst);
+                assert!(gate.await_passers(|event, ready| event.wait(ready)), "the wait does not give up");
+                assert_eq!(at_work.load(SeqCst), 0, "a thread is at work that was inside before");
+                marks.fetch_sub(1, SeqCst);
+            }
+        };
+        let other = {
+            let shared = shared.clone();
+            spawn(move || wait(&shared))
+        };
+        wait(&shared);
+        other.join().unwrap();
+        drop(shared.0.close());
+        for thread in passers {
+            thread.join().unwrap();
+        }
+    });
+}
+
 /// Two threads pass several gates, one from inside the other, while another thread closes two of them as one.
 ///
 /// Catches: a closing gate that blocks a thread inside another gate; gates that are closed one after the other and not

@@ -110,7 +110,7 @@ macro_rules! atomic {
 }
 
 atomic!(AtomicBool, bool, fetch_and, fetch_or);
-atomic!(AtomicU8, u8, fetch_add, fetch_sub, fetch_and, fetch_or, fetch_max, fetch_min);
+atomic!(AtomicU8, u8, fetch_add, fetch_sub, fetch_and, fetch_or, fetch_xor, fetch_max, fetch_min);
 atomic!(AtomicU32, u32, fetch_add, fetch_sub, fetch_and, fetch_or, fetch_max, fetch_min);
 atomic!(AtomicU64, u64, fetch_add, fetch_sub, fetch_and, fetch_or, fetch_max, fetch_min);
 atomic!(AtomicUsize, usize, fetch_add, fetch_sub, fetch_and, fetch_or, fetch_max, fetch_min);
