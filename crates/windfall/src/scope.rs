@@ -23,6 +23,7 @@
 //! `a_statement_from_within_a_call_keeps_the_calls_of_other_threads_out`).
 
 pub(crate) mod statement;
+mod tables;
 
 use core::{
     cell::Cell,
@@ -50,7 +51,7 @@ use crate::{
     transaction::{Isolation, LockWaitPolicy, TransactionOptions},
     txn::{
         ReadView, Rules, Savepoint, Stop, Suspended, Trx, Visibility,
-        locks::{LockOwner, LockRequest, LockTimeout, LockWait, OwnerOptions, RowMode, TableMode, Waits},
+        locks::{LockOwner, LockTimeout, LockWait, OwnerOptions, RowMode, TableMode, Waits},
         row,
         trx::prepared::Prepared,
     },
@@ -417,14 +418,6 @@ impl Scope {
     pub(crate) fn strict_view<'i>(&self, inner: &'i Inner) -> Option<&'i Arc<ReadView>> {
         inner.view.as_ref().filter(|_| self.options.isolation == Isolation::Snapshot)
     }
-
-    /// Locks a table, once, until the transaction ends.
-    pub(crate) fn lock_table(&self, inner: &mut Inner, space: SpaceId, mode: TableMode) -> Result<()> {
-        if inner.has_locked(space, mode) {
-            return Ok(());
-        }
-        self.running(inner).lock_table(space, mode)
-    }
 }
 
 impl Scope {
@@ -586,25 +579,6 @@ pub(crate) struct RunningTrx<'c> {
     was_panicking: bool,
 }
 
-impl RunningTrx<'_> {
-    /// Locks a table that is not locked yet, until the transaction ends.
-    fn lock_table(&mut self, space: SpaceId, mode: TableMode) -> Result<()> {
-        let Self { scope, inner, trx, .. } = self;
-        debug_assert!(!inner.has_locked(space, mode), "a table that is locked is locked again");
-        let lock_owner = trx.lock_owner()?;
-        // Inside the gate of another table, no table lock is waited for.
-        let lock_timeout = if is_inside() { LockTimeout::NoWait } else { scope.lock_timeout() };
-        let mut waits = Waits::after(inner.waited, lock_timeout);
-        let wanted = LockRequest::Table(space, mode);
-        let taken = scope.engine.transactions.acquire_in_call(&lock_owner, wanted, &mut waits);
-        inner.waited = waits.so_far();
-        taken?;
-        inner.tables.push((space, mode));
-        debug_assert!(inner.has_locked(space, mode), "a table was locked in a mode that no call asks for");
-        Ok(())
-    }
-}
-
 impl<'c> Deref for RunningTrx<'c> {
     type Target = Trx<'c>;
 
@@ -719,13 +693,6 @@ impl<'c> row::Attempts<'c> for RowCall<'c> {
 }
 
 impl Inner {
-    /// Returns whether the transaction has locked a table in this mode, or in the stronger one of those that its calls
-    /// request.
-    fn has_locked(&self, space: SpaceId, mode: TableMode) -> bool {
-        let is_enough = |held: TableMode| held == mode || held == TableMode::IntentionExclusive;
-        self.tables.iter().any(|(known, held)| *known == space && is_enough(*held))
-    }
-
     fn check_active(&self) -> Result<()> {
         match &self.phase {
             Phase::Open | Phase::Prepared(_) => Ok(()),

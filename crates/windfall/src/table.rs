@@ -30,7 +30,7 @@ use crate::{
     tx_table::{Access, AutoCommit},
     txn::{
         Edit, Mode, ReadView, RowTarget, Stop, SuppliedChange, Trx, Value, Visibility, Watch,
-        locks::{LockTimeout, RowMode, TableMode},
+        locks::{LockTimeout, RowMode, TableMode, WholeTable as _},
         row::{self, LockingRead, SingleCall},
         undo::TemporaryRead,
     },
@@ -223,7 +223,12 @@ impl<A: Access> Table<A> {
         key: &[u8],
         edit: &mut Edit<'_>,
     ) -> Result<Option<row::Changed>, Stop> {
-        self.inside(|target| row::change(trx, target, key, edit, true))?
+        self.inside(|target| {
+            if self.inner.is_lock_announced() {
+                row::lock_table(trx, target.clustered.space().id())?;
+            }
+            row::change(trx, target, key, edit, true)
+        })?
     }
 
     fn change_in_transaction(

@@ -18,7 +18,10 @@ use crate::{
     sync::Arc,
     table::Table,
     transaction::{LockWaitPolicy, Transaction},
-    txn::{Stop, locks::RowMode},
+    txn::{
+        Stop,
+        locks::{LockTimeout, RowMode, TableMode},
+    },
 };
 
 /// The mode of the calls on a handle: [`AutoCommit`] or [`InTransaction`]. No other type can implement it.
@@ -159,8 +162,8 @@ pub type TxIndex<'t> = Index<InTransaction<'t>>;
 /// Only in a transaction.
 impl TxTable<'_> {
     /// Returns a handle of the same table with this behaviour of `_for_share` and `_for_update` reads if another
-    /// transaction has locked a row. Locks on the table itself are still waited for, and so are the locks that a change
-    /// needs. A single call that is changing a row at this moment is waited for until it is done.
+    /// transaction has locked a row. The locks on the table that these need are still waited for, and so are those that
+    /// a change needs. A single call that is changing a row at this moment is waited for until it is done.
     #[must_use]
     pub fn lock_wait_policy(&self, then: LockWaitPolicy) -> Self {
         let mut table = self.clone();
@@ -201,6 +204,72 @@ impl TxTable<'_> {
         let mut table = self.clone();
         table.access.duplicate_lock = mode;
         table
+    }
+
+    /// Locks the whole table (shared) until the transaction ends: no other transaction, and no call outside of
+    /// transactions, changes a row of it. Waits until those have ended that have changed or locked rows of the table,
+    /// for as long as for any lock. Other transactions may lock the table and its rows in shared mode, and plain reads
+    /// do not wait. The transaction itself may change rows, when no other one has locked the table.
+    ///
+    /// The plain reads of this transaction see what they would see without the lock: at [`Isolation::RepeatableRead`]
+    /// lock the table before the first of them. The lock is kept when the transaction rolls back to a savepoint or
+    /// undoes a statement. It does not survive a crash of a prepared transaction, which then has locks on what it has
+    /// changed. A statement of the transaction itself that drops or truncates the table releases it. On a temporary
+    /// table, which no other session has, it does nothing.
+    ///
+    /// With [`LockWaitPolicy::NoWait`] ([`TxTable::lock_wait_policy`]) it does not wait.
+    ///
+    /// ```
+    /// # fn main() -> windfall::Result<()> {
+    /// # let folder = std::env::temp_dir().join(format!("windfall-table-lock-{}", std::process::id()));
+    /// # let db = windfall::Database::open(&folder, windfall::Options::default().buffer_pool_size(16 << 20))?;
+    /// # let stock = db.create_table("stock", windfall::TableOptions::default())?;
+    /// stock.insert(b"apples", b"3")?;
+    /// let trx = db.begin(windfall::TransactionOptions::default());
+    /// trx.table(&stock).lock_shared()?;
+    /// assert_eq!(trx.table(&stock).rows()?.count(), 1); // and none is added, changed or deleted meanwhile
+    /// trx.commit()?;
+    /// # db.close()?;
+    /// # std::fs::remove_dir_all(folder).ok();
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The transaction is read-only; the lock is not granted ([`LockError`](crate::error::LockError)), or the calls in
+    /// progress on the table have not ended in time, and then the error names no transaction; a call from within the
+    /// source of a value ([`UsageError::StatementInCall`](crate::error::UsageError::StatementInCall)); at
+    /// [`Isolation::Snapshot`] a table that was created or truncated since; a dropped table.
+    ///
+    /// [`Isolation::RepeatableRead`]: crate::Isolation::RepeatableRead
+    /// [`Isolation::Snapshot`]: crate::Isolation::Snapshot
+    pub fn lock_shared(&self) -> Result<()> {
+        self.lock_whole(TableMode::Shared)
+    }
+
+    /// As [`TxTable::lock_shared`], but exclusive: no other transaction locks the table or a row of it either. Plain
+    /// reads do not wait, except those at [`Isolation::Serializable`](crate::Isolation::Serializable), which lock rows.
+    ///
+    /// # Errors
+    /// As [`TxTable::lock_shared`].
+    pub fn lock_exclusive(&self) -> Result<()> {
+        self.lock_whole(TableMode::Exclusive)
+    }
+
+    fn lock_whole(&self, mode: TableMode) -> Result<()> {
+        self.engine.check_open()?;
+        let scope = self.holder()?;
+        let mut call = scope.begin_call()?;
+        if self.is_temporary() {
+            return call.finish(Ok(()));
+        }
+        let lock_timeout = match self.access.wait_policy {
+            LockWaitPolicy::NoWait => LockTimeout::NoWait,
+            LockWaitPolicy::Wait | LockWaitPolicy::SkipLocked => scope.lock_timeout(),
+        };
+        let owner = || self.owner();
+        let locked = scope.lock_whole_table(&mut call.inner, &self.inner, mode, lock_timeout, owner);
+        call.finish(locked).map_err(|error| self.with_owner(error))
     }
 
     /// Reads and locks a row (shared): returns its newest value, and no other transaction can change the row before

@@ -57,7 +57,8 @@ fn timed_out(blockers: &Blockers) -> String {
     format!("it is held or requested by {blockers}; try again when that has ended, or wait longer{hint}")
 }
 
-/// The transactions that blocked a request, at most [`Blockers::MAX_NAMED`] of them; empty if a statement blocked it.
+/// The transactions that blocked a request, at most [`Blockers::MAX_NAMED`] of them; empty if a statement or a
+/// call outside of transactions blocked it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blockers {
     named: Arc<Named>,

@@ -17,12 +17,12 @@ use crate::{
     store::Tree,
     sync::{
         Arc, Closed, Entered, Gate, Gated,
-        atomic::{AtomicBool, Ordering::SeqCst, fence},
+        atomic::{AtomicBool, AtomicU32, Ordering::SeqCst, fence},
         is_nested,
     },
     tablespace::CounterKind,
     tree::store::HashIndex as _,
-    txn::{EntryForm, Extractors, IndexKeys, Secondary},
+    txn::{EntryForm, Extractors, IndexKeys, Secondary, locks::WholeTable},
 };
 
 /// The table schema at one time: its record and its trees.
@@ -102,11 +102,23 @@ pub struct Table {
     hashed: AtomicBool,
     /// Set when it has ended, until it is taken over to be freed.
     ended: AtomicBool,
+    announced_locks: AtomicU32,
     counters: [Counter; CounterKind::ALL.len()],
 }
 
 /// A row call in progress: the table schema, which does not change until the call ends.
 pub type Call<'a> = Entered<'a, TableSchema>;
+
+impl WholeTable for Table {
+    fn gate(&self) -> &Gate {
+        self.schema.gate()
+    }
+
+    #[inline]
+    fn announced_locks(&self) -> &AtomicU32 {
+        &self.announced_locks
+    }
+}
 
 impl Table {
     /// Makes a table with this schema.
@@ -119,6 +131,7 @@ impl Table {
             schema: Gated::new(schema),
             hashed: AtomicBool::new(hashed),
             ended: AtomicBool::new(false),
+            announced_locks: AtomicU32::new(0),
             counters: CounterKind::ALL.map(Counter::new),
         })
     }

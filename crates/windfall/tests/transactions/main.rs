@@ -32,6 +32,7 @@ mod reads;
 mod semi_consistent;
 mod statements;
 mod supplied;
+mod table_locks;
 mod temporary;
 #[path = "../time_limit/mod.rs"]
 mod time_limit;

@@ -6,8 +6,8 @@ use super::*;
 use crate::{
     env::ModelEnv,
     sync::{
-        Event, Interrupt,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        Event, Gate, Interrupt,
+        atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
         latch::Latch,
         model::{explore, spawn},
     },
@@ -415,5 +415,83 @@ fn a_row_that_is_locked_is_not_written() {
         lock_owner.join().unwrap();
         writes.join().unwrap();
         assert!(locks.listing().is_empty() && locks.may_write(None, SPACE, b"k"));
+    });
+}
+
+/// A table with one row.
+#[derive(Debug, Default)]
+struct TableOfOne {
+    gate: Gate,
+    announced: AtomicU32,
+    /// Odd during a change.
+    row: AtomicU64,
+}
+
+impl WholeTable for TableOfOne {
+    fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
+    fn announced_locks(&self) -> &AtomicU32 {
+        &self.announced
+    }
+}
+
+impl TableOfOne {
+    /// Changes the row outside of transactions.
+    fn change(&self, locks: &LockManager, me: &Arc<LockOwner>) {
+        let wanted = || LockRequest::Table(SPACE, TableMode::IntentionExclusive);
+        loop {
+            let inside = self.gate.enter(me.id().0 as usize).expect("it is open");
+            if !self.is_lock_announced() || locks.acquire(me, wanted(), LockTimeout::NoWait).is_ok() {
+                self.row.fetch_add(1, SeqCst);
+                self.row.fetch_add(1, SeqCst);
+                return locks.end(me);
+            }
+            drop(inside);
+            locks.acquire(me, wanted(), LockTimeout::Forever).expect("it waits for nothing else");
+        }
+    }
+}
+
+/// Two threads change a row outside of transactions, several times, while two transactions lock the whole table.
+///
+/// Catches: a call that has passed the gate before the lock was announced, and is not waited for; a lock that is
+/// announced too late; an announcement that ends before the lock is released.
+#[test]
+fn no_call_changes_a_table_that_is_locked() {
+    let bugs = ["LockAnnouncedLate", "PassersNotAwaited", "AnnouncementEndsEarly", "OneGenerationAwaited"];
+    explore(8000, &bugs, || {
+        let (locks, table) = (locks(), Arc::new(TableOfOne::default()));
+        let changes = [1, 2].map(|id| {
+            let (locks, table) = (locks.clone(), table.clone());
+            spawn(move || {
+                for n in 0..2 {
+                    table.change(&locks, &locks.lock_owner(TrxId(id + 10 * n)));
+                }
+            })
+        });
+        let lock = |locks: &LockManager, table: &Arc<TableOfOne>, id, mode| {
+            let me = locks.lock_owner(TrxId(id));
+            locks.lock_whole(&me, table, (SPACE, mode), LockTimeout::Forever).unwrap();
+            let seen = table.row.load(SeqCst);
+            assert_eq!(
+                (seen % 2, table.row.load(SeqCst)),
+                (0, seen),
+                "a row of a table that is locked has changed"
+            );
+            locks.end(&me);
+        };
+        let other = {
+            let (locks, table) = (locks.clone(), table.clone());
+            spawn(move || lock(&locks, &table, 3, TableMode::Exclusive))
+        };
+        lock(&locks, &table, 4, TableMode::Shared);
+        lock(&locks, &table, 5, TableMode::Shared);
+        for thread in changes.into_iter().chain([other]) {
+            thread.join().unwrap();
+        }
+        assert_eq!((table.row.load(SeqCst), table.announced.load(SeqCst)), (8, 0));
+        assert!(locks.listing().is_empty() && locks.waits().is_empty());
     });
 }

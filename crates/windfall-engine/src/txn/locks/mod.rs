@@ -66,6 +66,7 @@ mod space;
 mod turns;
 mod wait;
 mod waiting;
+mod whole_table;
 
 #[cfg(all(test, feature = "model"))]
 mod interleavings;
@@ -82,6 +83,7 @@ pub use owner::{CallStart, Inserter, LockOwner, OwnerOptions};
 pub use request::{
     Deadlock, DeadlockMember, HeldLock, Lock, LockRequest, LockTimeout, LockWait, RowName, Waiting, Waits,
 };
+pub use whole_table::WholeTable;
 
 use crate::{
     env::Env,
@@ -327,9 +329,9 @@ impl LockManager {
     /// Releases all locks of a transaction in a tablespace that was dropped, before the transaction ends.
     pub(crate) fn release_space(&self, me: &LockOwner, space: SpaceId) {
         debug_assert!(!me.has_ended(), "{:?} has ended and has no locks", me.id());
-        let rows = me.take_rows(space);
+        let (rows, announcements) = (me.take_rows(space), me.take_announcements(space));
         me.forget_space(space);
-        self.release(me, HeldLocks { rows, spaces: [space].into_iter().collect() });
+        self.release(me, HeldLocks { rows, spaces: [space].into_iter().collect(), announcements });
     }
 
     /// Ends a transaction: releases all its locks, each in a step of its own, so that others are not blocked by the
@@ -340,8 +342,9 @@ impl LockManager {
         self.release(me, me.end());
     }
 
-    /// Releases locks that have left the list of their holder: the tables last, because they cover the rows.
-    fn release(&self, me: &LockOwner, HeldLocks { rows, spaces }: HeldLocks) {
+    /// Releases locks that have left the list of their holder: the tables last, because they cover the rows, and then
+    /// what has announced them.
+    fn release(&self, me: &LockOwner, HeldLocks { rows, spaces, announcements }: HeldLocks) {
         for row in rows {
             self.step(row.spot, |shard| shard.rows.release(me.id(), &row, &mut shard.wakes));
         }
@@ -349,6 +352,14 @@ impl LockManager {
             self.step(Shards::spot_of_space(space), |shard| {
                 shard.in_space(space, |space, wakes| space.release(me.id(), wakes));
             });
+        }
+        for (space, announcement) in announcements {
+            debug_assert!(
+                self.table_modes(me, space).is_empty(),
+                "the lock of {} on table {space} is not announced any more, and held",
+                me.id()
+            );
+            drop(announcement);
         }
     }
 

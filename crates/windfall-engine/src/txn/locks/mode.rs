@@ -51,6 +51,11 @@ impl TableMode {
         Modes::of(&[self]).conflict(other)
     }
 
+    /// Returns whether a transaction that holds this mode need not request the other one.
+    pub const fn includes(self, other: Self) -> bool {
+        Modes::of(&[self]).cover(other)
+    }
+
     /// Returns the modes that conflict with this one.
     const fn rivals(self) -> Modes {
         match self {
@@ -171,6 +176,7 @@ mod tests {
                 let keeps_out = |mode: TableMode| mode.rivals().0;
                 let is_stronger = keeps_out(weak) & !keeps_out(strong) == 0;
                 assert_eq!(covers, is_stronger, "{strong} and {weak}");
+                assert_eq!(strong.includes(weak), covers, "{strong} and {weak}");
             }
         }
     }

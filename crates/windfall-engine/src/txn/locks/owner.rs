@@ -13,7 +13,7 @@
 //! that resolves it queues it to be woken once its mutexes are free (test:
 //! `every_end_of_a_wait_wakes_the_waiting_thread`).
 
-use core::mem;
+use core::{fmt, mem};
 
 use smallvec::SmallVec;
 
@@ -219,6 +219,28 @@ impl LockOwner {
         self.held.lock().spaces.retain(|other| *other != space);
     }
 
+    /// Keeps the announcement of a lock on a whole table, by the tablespace of its rows, until it has released that.
+    pub(crate) fn keep_announcement(&self, space: SpaceId, announcement: Box<dyn Announcement>) {
+        let mut held = self.held.lock();
+        debug_assert!(!self.has_ended(), "{} has ended and locks nothing", self.id);
+        debug_assert!(
+            held.spaces.contains(&space),
+            "an announcement is kept, and {} has no lock on table {space}",
+            self.id
+        );
+        held.announcements.push((space, announcement));
+    }
+
+    /// Returns whether it keeps the announcement of a lock on a whole table.
+    pub(crate) fn has_announced(&self, space: SpaceId) -> bool {
+        self.held.lock().announcements.iter().any(|(known, _)| *known == space)
+    }
+
+    /// Removes the announcements of locks on a table, and returns them.
+    pub(super) fn take_announcements(&self, space: SpaceId) -> Vec<(SpaceId, Box<dyn Announcement>)> {
+        self.held.lock().announcements.extract_if(.., |(known, _)| *known == space).collect()
+    }
+
     /// Removes the rows of a tablespace from the list, and returns them.
     pub(super) fn take_rows(&self, space: SpaceId) -> Vec<HeldRow> {
         let mut held = self.held.lock();
@@ -382,7 +404,13 @@ pub(super) struct HeldLocks {
     pub rows: Vec<HeldRow>,
     /// The tablespaces in which it holds the table, or ranges.
     pub spaces: SmallVec<[SpaceId; 2]>,
+    /// The announcements of its locks on whole tables.
+    pub announcements: Vec<(SpaceId, Box<dyn Announcement>)>,
 }
+
+/// Announces, until it is dropped, that a transaction has locked a whole table or is about to: a change outside of
+/// transactions locks the table first.
+pub(crate) trait Announcement: fmt::Debug + Send + Sync {}
 
 /// The lock owners that must be woken when the mutexes of a step are free.
 #[derive(Debug, Default)]

@@ -18,10 +18,10 @@
 
 use crate::{
     error::{Error, LockError, Owner, Result, RowHolder, UsageError},
-    ids::TrxId,
+    ids::{SpaceId, TrxId},
     sync::is_inside,
     txn::{
-        locks::{LockRequest, LockTimeout, RowMode, RowName, Waits},
+        locks::{LockRequest, LockTimeout, RowMode, RowName, TableMode, Waits},
         trx::{Transactions, Trx},
     },
 };
@@ -35,6 +35,8 @@ pub enum Blocked {
     Row(RowName, RowMode),
     /// Others have locked a range into which the call would insert a new entry.
     Range(RowName),
+    /// Others have locked the whole table, which a call outside of transactions would change.
+    Table(SpaceId),
     /// Undo has reached its limit.
     Undo,
 }
@@ -84,6 +86,7 @@ fn await_lock(trx: &mut Trx<'_>, blocked: Blocked, waits: &mut Waits) -> Result<
         }
         Blocked::Row(row, mode) => LockRequest::Row(row, mode),
         Blocked::Range(row) => LockRequest::Insert(row),
+        Blocked::Table(space) => LockRequest::Table(space, TableMode::IntentionExclusive),
     };
     let lock_owner = trx.lock_owner()?;
     if let LockRequest::Row(row, _) = &wanted {

@@ -15,11 +15,11 @@ use super::{
 };
 use crate::{
     error::{LockError, Result},
-    ids::TrxId,
+    ids::{SpaceId, TrxId},
     page::EntryHeader,
     store::Tree,
     txn::{
-        locks::{LockRequest, LockTimeout, RowMode, RowName},
+        locks::{LockRequest, LockTimeout, RowMode, RowName, TableMode},
         mvcc::CurrentVersion,
         trx::Trx,
     },
@@ -38,6 +38,20 @@ pub(super) fn is_live(header: Option<EntryHeader>) -> bool {
 /// Returns that another transaction has changed the row and has not ended.
 pub(super) fn blocked_by(writer: TrxId, tree: &Tree, key: &[u8]) -> Stop {
     Stop::Blocked(Blocked::Writer(writer, row_name(tree, key), RowMode::Exclusive))
+}
+
+/// Locks a table, by the tablespace of its rows, for a call outside of transactions that changes a row of it; or
+/// returns that others have locked it.
+///
+/// # Errors
+/// If the log accepts no more records.
+pub fn lock_table(trx: &mut Trx<'_>, space: SpaceId) -> Result<(), Stop> {
+    let lock_owner = trx.lock_owner()?;
+    let wanted = LockRequest::Table(space, TableMode::IntentionExclusive);
+    match trx.transactions().lock_manager().acquire(&lock_owner, wanted, LockTimeout::NoWait) {
+        Err(LockError::Busy(_)) => Err(Stop::Blocked(Blocked::Table(space))),
+        taken => Ok(taken?),
+    }
 }
 
 /// Locks a row, or returns that others have locked it.

@@ -28,7 +28,7 @@ use crate::{
     txn::{
         locks::{
             LockManager, LockOwner, LockRequest, LockTimeout, LockWait, Modes, OwnerOptions, SharedObserver,
-            TableMode, Waits, key_latch::KeyLatches,
+            TableMode, Waits, WholeTable, key_latch::KeyLatches,
         },
         mvcc::{
             Active, Ids, Snapshot,
@@ -365,8 +365,30 @@ impl Transactions {
     /// # Errors
     /// As [`Transactions::acquire`].
     pub fn acquire_in_call(&self, me: &Arc<LockOwner>, wanted: LockRequest, waits: &mut Waits) -> Result<()> {
+        self.wait_in_call(waits, |left| self.lock_manager.acquire(me, wanted, left))
+    }
+
+    /// Locks a whole table ([`LockManager::lock_whole`]), for a call with one time limit for all its waits.
+    ///
+    /// # Errors
+    /// As [`Transactions::acquire`].
+    pub fn lock_whole_in_call<T: WholeTable>(
+        &self,
+        me: &Arc<LockOwner>,
+        table: &Arc<T>,
+        wanted: (SpaceId, TableMode),
+        waits: &mut Waits,
+    ) -> Result<()> {
+        self.wait_in_call(waits, |left| self.lock_manager.lock_whole(me, table, wanted, left))
+    }
+
+    fn wait_in_call(
+        &self,
+        waits: &mut Waits,
+        wait: impl FnOnce(LockTimeout) -> Result<(), LockError>,
+    ) -> Result<()> {
         let began = self.now();
-        let taken = self.acquire(me, wanted, waits.left());
+        let taken = self.stop_reason(wait(waits.left()).map_err(Error::from));
         waits.add(self.now().saturating_sub(began));
         match taken {
             Err(Error::Lock(LockError::TimedOut { blockers, .. })) => {

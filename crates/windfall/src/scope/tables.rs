@@ -1,0 +1,97 @@
+//! The locks of a transaction on tables.
+//!
+//! **Purpose.** Intention locks, which a transaction takes before it changes or locks rows, and locks on whole tables.
+//!
+//! **Invariants.** The list of locked tables has those locks that the transaction holds in the lock table (checked by
+//! `scope/tables.rs::lock_table`). No table lock is waited for inside a gate (test:
+//! `a_table_lock_is_refused_where_a_lock_on_a_row_is`).
+
+use super::{Inner, RunningTrx, Scope};
+use crate::{
+    catalog,
+    error::{Owner, Result, UsageError},
+    ids::SpaceId,
+    sync::{Arc, is_inside},
+    txn::locks::{LockRequest, LockTimeout, TableMode, Waits},
+};
+
+impl Scope {
+    /// Locks a table, once, until the transaction ends.
+    pub(crate) fn lock_table(&self, inner: &mut Inner, space: SpaceId, mode: TableMode) -> Result<()> {
+        if inner.has_locked(space, mode) {
+            return Ok(());
+        }
+        self.running(inner).lock_table(space, mode)
+    }
+
+    /// Locks a whole table in shared or exclusive mode, until the transaction ends. Refuses a table that was created or
+    /// truncated after the strict view was taken.
+    pub(crate) fn lock_whole_table(
+        &self,
+        inner: &mut Inner,
+        table: &Arc<catalog::Table>,
+        mode: TableMode,
+        lock_timeout: LockTimeout,
+        owner: impl Fn() -> Owner,
+    ) -> Result<()> {
+        if is_inside() {
+            return Err(UsageError::StatementInCall.into());
+        }
+        loop {
+            let space = self.running(inner).lock_whole_table(table, mode, lock_timeout)?;
+            // A statement that had closed the gate before the lock was granted is over once the gate is passed.
+            let entered = table.enter()?;
+            let clustered = entered.clustered.space();
+            if clustered.id() == space {
+                return self.check_known(inner, || Ok(clustered.created_at()), owner);
+            }
+        }
+    }
+}
+
+impl RunningTrx<'_> {
+    /// Locks a table that is not locked yet, until the transaction ends.
+    pub(super) fn lock_table(&mut self, space: SpaceId, mode: TableMode) -> Result<()> {
+        let Self { scope, inner, trx, .. } = self;
+        debug_assert!(!inner.has_locked(space, mode), "a table that is locked is locked again");
+        let lock_owner = trx.lock_owner()?;
+        // Inside the gate of another table, no table lock is waited for.
+        let lock_timeout = if is_inside() { LockTimeout::NoWait } else { scope.lock_timeout() };
+        let mut waits = Waits::after(inner.waited, lock_timeout);
+        let wanted = LockRequest::Table(space, mode);
+        let taken = scope.engine.transactions.acquire_in_call(&lock_owner, wanted, &mut waits);
+        inner.waited = waits.so_far();
+        taken?;
+        inner.tables.push((space, mode));
+        debug_assert!(inner.has_locked(space, mode), "a table was locked in a mode that no call asks for");
+        Ok(())
+    }
+
+    /// Locks a whole table, until the transaction ends. Returns the tablespace that is locked.
+    fn lock_whole_table(
+        &mut self,
+        table: &Arc<catalog::Table>,
+        mode: TableMode,
+        lock_timeout: LockTimeout,
+    ) -> Result<SpaceId> {
+        let Self { scope, inner, trx, .. } = self;
+        let lock_owner = trx.lock_owner()?;
+        let mut waits = Waits::after(inner.waited, lock_timeout);
+        let space = table.space();
+        let transactions = &scope.engine.transactions;
+        let locked = transactions.lock_whole_in_call(&lock_owner, table, (space, mode), &mut waits);
+        inner.waited = waits.so_far();
+        locked?;
+        if !inner.has_locked(space, mode) {
+            inner.tables.push((space, mode));
+        }
+        Ok(space)
+    }
+}
+
+impl Inner {
+    /// Returns whether the transaction has locked a table in this mode or a stronger one.
+    pub(super) fn has_locked(&self, space: SpaceId, mode: TableMode) -> bool {
+        self.tables.iter().any(|(known, held)| *known == space && held.includes(mode))
+    }
+}
