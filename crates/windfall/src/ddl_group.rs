@@ -293,10 +293,13 @@ impl DdlGroup {
     /// change it either: begin such a transaction without a view.
     ///
     /// All waits together last as long as [`Database::with_ddl_timeout`] says for the database of this group, else as
-    /// long as the transaction waits for locks; also the wait for another statement. That may itself be waiting for
-    /// this transaction, which is not detected as a deadlock: the time limit ends it. The call is interrupted as the
-    /// transaction is ([`Transaction::interrupt_handle`]); if that has no handle, by that of the database
-    /// ([`Database::with_interrupt`]).
+    /// long as the transaction waits for locks; also the wait for another statement that has one of the names. That may
+    /// itself be waiting for this transaction, because it has changed or locked the table. Only here can a transaction
+    /// be part of a cycle that is not detected as a deadlock: the time limit ends it with [`LockError::TimedOut`],
+    /// which names no transaction. The transaction goes on, and the other statement waits until it ends. A statement by
+    /// itself, as [`Database::drop_table`], waits for a transaction of the same thread as for any other. This call is
+    /// interrupted as the transaction is ([`Transaction::interrupt_handle`]); if that has no handle, by that of the
+    /// database ([`Database::with_interrupt`]).
     ///
     /// An index cannot be added in the name of a transaction, except to a table that the group creates or truncates:
     /// [`Database::alter_table`] waits for the end of all that have changed the table.
@@ -327,6 +330,7 @@ impl DdlGroup {
     /// ```
     ///
     /// [`LockError::Deadlock`]: crate::error::LockError::Deadlock
+    /// [`LockError::TimedOut`]: crate::error::LockError::TimedOut
     /// [`TransactionError::TableChanged`]: crate::error::TransactionError::TableChanged
     pub fn commit_in(self, transaction: &Transaction) -> Result<DropReport> {
         let Self { db, statements } = self;

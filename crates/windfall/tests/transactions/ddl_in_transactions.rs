@@ -206,6 +206,28 @@ fn a_statement_in_the_name_of_a_transaction_waits_for_all_others() {
     }
 }
 
+/// The other statement has the name of the table, and waits for the transaction.
+#[test]
+fn a_wait_for_a_name_of_a_statement_that_waits_for_the_transaction_ends_with_its_time() {
+    let db = database();
+    let trx = changed(&db);
+    thread::scope(|scope| {
+        let truncated = scope.spawn(|| db.truncate_table("t"));
+        await_lock_wait(&db, &truncated);
+        trx.set_lock_wait_timeout(Some(Duration::from_millis(20)));
+        let refused = commit_in(&db, &trx, |group| group.drop_table("t")).unwrap_err();
+        let Error::Lock(LockError::TimedOut { blockers, .. }) = &refused else { panic!("{refused}") };
+        assert!(blockers.ids().is_empty() && db.last_deadlock().is_none(), "{refused}");
+        trx.set_lock_wait_timeout(None);
+        trx.table(&db.table("t").unwrap()).put(b"c", b"y5").unwrap();
+        assert!(!truncated.is_finished(), "it waits for the transaction");
+        trx.commit().unwrap();
+        truncated.join().unwrap().unwrap();
+    });
+    assert!(contents(&db, "t").is_empty());
+    assert_eq!(contents(&db, "other"), pairs([("o", "new")]));
+}
+
 #[test]
 fn a_deadlock_of_a_statement_rolls_back_the_transaction_in_the_name_of_which_it_runs() {
     let db = database();
