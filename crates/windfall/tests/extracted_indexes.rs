@@ -19,8 +19,8 @@ use std::{
 
 use common::{new_database, small_options};
 use windfall::{
-    CompositeKey, CompositePart, Database, Error, ExtractedEntries, IndexOptions, Isolation, Options, Result,
-    Table, TableOptions, TransactionOptions,
+    CompositeKey, CompositePart, Database, Error, ExtractedEntries, IndexBatch, IndexOptions, Isolation,
+    Lock, Options, Result, Table, TableOptions, TransactionOptions,
     error::{SchemaError, UsageError},
 };
 use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
@@ -52,6 +52,47 @@ fn extract_first(_: &[u8], value: &[u8], entries: &mut ExtractedEntries) -> Resu
 
 fn options() -> Options {
     small_options().extractor("tags", extract).extractor("first", extract_first)
+}
+
+/// Rows with several entries in a batch of a locking cursor, and the lock that the first of them has.
+#[test]
+fn a_row_stays_locked_until_it_is_unlocked_for_each_entry() -> Result<()> {
+    let (_folder, db) = new_database(options())?;
+    let table = db.create_table("t", indexed())?;
+    table.put(b"1", b"acb")?;
+    table.put(b"2", b"b")?;
+    let locked = || {
+        let rows = db.locks().into_iter().filter_map(|held| match held.lock {
+            Lock::Row(row, _) => Some(row.key.into_vec()),
+            _ => None,
+        });
+        rows.collect::<BTreeSet<_>>()
+    };
+    let rows = |keys: &[&[u8]]| keys.iter().map(|key| key.to_vec()).collect::<BTreeSet<_>>();
+    for (places, was_locked) in
+        [([0, 2, 3], false), ([3, 2, 0], false), ([2, 0, 3], false), ([0, 2, 3], true)]
+    {
+        let trx = db.begin(TransactionOptions::default().isolation(Isolation::ReadCommitted));
+        let own = trx.table(&table);
+        if was_locked {
+            own.get_for_update(b"1")?;
+        }
+        let (mut cursor, mut batch) = (own.index("tags")?.cursor_for_update()?, IndexBatch::default());
+        cursor.next_batch(&mut batch)?;
+        let found: Vec<_> = batch.iter().map(|entry| entry.key.to_vec()).collect();
+        assert_eq!(found, [b"1", b"2", b"1", b"1"].map(|key| key.to_vec()));
+        for (n, place) in places.into_iter().enumerate() {
+            assert_eq!(locked(), rows(&[b"1", b"2"]), "{places:?}");
+            let unlocks = n == 2 && !was_locked;
+            assert_eq!(cursor.unlock_row_of(&mut batch, place)?, unlocks, "{places:?}");
+            assert!(!cursor.unlock_row_of(&mut batch, place)?, "{places:?}: it was unlocked for this entry");
+        }
+        let left: &[&[u8]] = if was_locked { &[b"1", b"2"] } else { &[b"2"] };
+        assert_eq!(locked(), rows(left), "{places:?}");
+        assert!(cursor.unlock_row_of(&mut batch, 1)? && !cursor.unlock_row_of(&mut batch, 4)?);
+        assert_eq!(locked(), rows(&left[..left.len() - 1]), "{places:?}");
+    }
+    Ok(())
 }
 
 fn indexed() -> TableOptions {

@@ -3,7 +3,9 @@
 //! **Purpose.** As [`cursor/batch.rs`](crate::cursor::Batch), for a cursor over an index, with or without rows.
 //!
 //! **Invariants.** A batch has the entries that single steps would find (test: `batches_are_steps`). Each comes apart
-//! as the cursor takes it apart at its position (test: `batches_are_steps`).
+//! as the cursor takes it apart at its position (test: `batches_are_steps`). A row with several entries in a batch
+//! stays locked until it was given up for each of them (test:
+//! `a_row_stays_locked_until_it_is_unlocked_for_each_entry`).
 
 use super::{EntryPlaces, IndexCursor, IndexEntry, Parts};
 use crate::{
@@ -29,6 +31,8 @@ struct PlacedEntry {
     end: usize,
     places: EntryPlaces,
     releasable: Option<Releasable>,
+    /// Whether the program may want the row for this entry.
+    is_wanted: bool,
 }
 
 impl IndexBatch {
@@ -80,7 +84,20 @@ impl IndexBatch {
         bytes.extend_from_slice(&value[value.len() - places.payload..]);
         bytes.extend_from_slice(unescaped);
         let end = bytes.len();
-        entries.push(PlacedEntry { start, key, row, end, places, releasable });
+        entries.push(PlacedEntry { start, key, row, end, places, releasable, is_wanted: true });
+    }
+
+    /// Gives up the row of the entry at this place. Returns the lock on it that may be released, once the row was given
+    /// up for all its entries: the first that was read has the lock.
+    fn give_up(&mut self, place: usize) -> Option<Releasable> {
+        self.entries.get_mut(place)?.is_wanted = false;
+        let row = self.get(place)?.key;
+        let is_of_row = |other: &&PlacedEntry| self.entry(other).key == row;
+        if self.entries.iter().filter(|other| other.is_wanted).any(|other| is_of_row(&other)) {
+            return None;
+        }
+        let at = self.entries.iter().position(|other| other.releasable.is_some() && is_of_row(&other))?;
+        self.entries[at].releasable.take()
     }
 }
 
@@ -105,14 +122,13 @@ impl IndexCursor {
     }
 
     /// Releases the lock on the row at this place of a batch, which this cursor has read last, as
-    /// [`IndexCursor::unlock_row`] does. Of a row with several entries in the batch, the first place has the lock: it
-    /// must not be released if the program wants the row for another one of them.
+    /// [`IndexCursor::unlock_row`] does. Returns whether it was released. A row with several entries in the batch stays
+    /// locked until this was called for the place of each of them.
     ///
     /// # Errors
     /// As [`IndexCursor::unlock_row`].
     pub fn unlock_row_of(&mut self, batch: &mut IndexBatch, place: usize) -> Result<bool> {
-        let releasable = batch.entries.get_mut(place).and_then(|entry| entry.releasable.take());
-        match (releasable, batch.get(place)) {
+        match (batch.give_up(place), batch.get(place)) {
             (Some(lock), Some(entry)) => self.entries.unlock(lock, entry.key),
             _ => Ok(false),
         }
