@@ -163,6 +163,7 @@ impl Error {
                 | UsageError::ChangeTooLong { owner: known, .. }
                 | UsageError::NotAscending { owner: known, .. }
                 | UsageError::TooManyDeferred(known)
+                | UsageError::TooManyNotes { owner: known, .. }
                 | UsageError::TablespaceFull { owner: known, .. }
                 | UsageError::OutOfMemory { owner: known, .. }
                 | UsageError::Source { owner: known, .. }
@@ -491,9 +492,11 @@ pub enum SchemaError {
         "table {0} has rows: only an empty table can be loaded, insert these rows or truncate the table first"
     )]
     NotEmpty(Arc<str>),
-    /// A load of a table that was truncated, or whose definition has changed, or whose name has another table since the
-    /// load began.
-    #[error("table {0} was truncated, changed or replaced since the load began: begin the load again")]
+    /// A load or an alteration of a table that was truncated, or whose definition has changed, or whose name has
+    /// another table since the load or the alteration began.
+    #[error(
+        "table {0} was truncated, changed or replaced since the load or the alteration began: begin it again"
+    )]
     DefinitionChanged(Arc<str>),
     /// A number of an index from before the definition of its table changed, or of another table.
     #[error(

@@ -18,9 +18,10 @@
 use tracing::debug;
 
 use crate::{
-    catalog::{self, DdlStatement, DropReport, MadeEntry, MakeEntryOf},
+    alteration::{TableAlteration, of_any_table},
+    catalog::{self, BuiltIndexes, DdlStatement, DropReport, MadeEntry, MakeEntryOf},
     database::{Database, IndexOptions, TableOptions},
-    error::{Result, TransactionError},
+    error::{Result, TransactionError, UsageError},
     sync::Arc,
     tablespace::CounterKind,
     transaction::Transaction,
@@ -31,7 +32,7 @@ use crate::{
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use = "changes that are passed to no statement change nothing"]
 pub struct TableChanges {
-    changes: catalog::TableChanges,
+    pub(crate) changes: catalog::TableChanges,
 }
 
 impl TableChanges {
@@ -92,7 +93,8 @@ impl TableChanges {
 ///
 /// An index cannot be added to a table that may have rows ([`UsageError::IndexInGroup`]), because it is filled while
 /// the table is in use: [`Database::alter_table`] does that as a statement of its own. A table that the group creates
-/// or truncates may get indexes.
+/// or truncates may get indexes. Indexes that were built before, of any number of tables, are published by
+/// [`DdlGroup::finish`].
 ///
 /// The group takes one group of the log, which must fit a quarter of [`Options::log_buffer_size`].
 ///
@@ -120,17 +122,22 @@ impl TableChanges {
 ///
 /// [`Options::log_buffer_size`]: crate::Options::log_buffer_size
 /// [`UsageError::IndexInGroup`]: crate::error::UsageError::IndexInGroup
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 #[must_use = "a group that is not committed changes nothing"]
 pub struct DdlGroup {
-    db: Database,
     statements: Vec<DdlStatement>,
+    /// The alterations that statements finish.
+    built: Vec<BuiltIndexes>,
+    /// The table of an alteration of another database.
+    foreign: Option<Arc<str>>,
+    // The last handle of the database, possibly: dropped last.
+    db: Database,
 }
 
 impl Database {
     /// Begins a group of DDL statements, which take effect as one step when it is committed.
     pub fn ddl(&self) -> DdlGroup {
-        DdlGroup { db: self.clone(), statements: Vec::new() }
+        DdlGroup { statements: Vec::new(), built: Vec::new(), foreign: None, db: self.clone() }
     }
 
     /// Changes a table in any number of ways, in one atomic step with one durable commit. Waits as
@@ -182,9 +189,9 @@ impl Database {
         &self,
         name: &str,
         changes: TableChanges,
-        mut make: impl FnMut(&str, &[u8], &[u8], &mut MadeEntry) -> Result<bool>,
+        make: impl FnMut(&str, &[u8], &[u8], &mut MadeEntry) -> Result<bool>,
     ) -> Result<DropReport> {
-        self.alter(name, changes.changes, Some(&mut make))
+        self.alter(name, changes.changes, Some(&mut of_any_table(make)))
     }
 
     pub(crate) fn alter(
@@ -249,6 +256,25 @@ impl DdlGroup {
         self.add(DdlStatement::Alter { name: name.into(), changes: changes.changes })
     }
 
+    /// Finishes an alteration in two steps, as [`TableAlteration::finish`], with further changes of the table. Several
+    /// tables get their indexes and all other changes as one step, and at the same time as what else the group does.
+    /// The table must have the name that it had when its indexes were built, as the statements before leave the names.
+    pub fn finish(&mut self, alteration: TableAlteration, changes: TableChanges) -> &mut Self {
+        let name = alteration.inner.name().clone();
+        if !Arc::ptr_eq(&alteration.db.engine, &self.db.engine) {
+            self.foreign.get_or_insert(name);
+            return self;
+        }
+        let statement = DdlStatement::Finish {
+            name: name.to_string(),
+            place: self.built.len(),
+            indexes: alteration.inner.indexes().to_vec(),
+            changes: alteration.inner.changes_and(changes.changes),
+        };
+        self.built.push(alteration.inner);
+        self.add(statement)
+    }
+
     /// Returns the number of statements so far.
     pub fn len(&self) -> usize {
         self.statements.len()
@@ -266,16 +292,39 @@ impl DdlGroup {
     /// That of the first statement that must be refused: [`SchemaError::NoTable`] and [`SchemaError::TableExists`] name
     /// the table, as the statements before have left the names. If both of a rename apply, its source is named. A lock
     /// timeout, as for [`Database::drop_table`]; [`UsageError::StatementTooLong`] or [`UsageError::PoolTooSmall`] if
-    /// there are too many tables. Nothing has changed then.
+    /// there are too many tables. Those of [`TableAlteration::finish`], if the group finishes alterations; one of them
+    /// takes entries from the caller, which has to pass a function ([`DdlGroup::commit_with`]). Nothing has changed
+    /// then.
     ///
     /// [`SchemaError::NoTable`]: crate::error::SchemaError::NoTable
     /// [`SchemaError::TableExists`]: crate::error::SchemaError::TableExists
     /// [`UsageError::StatementTooLong`]: crate::error::UsageError::StatementTooLong
     /// [`UsageError::PoolTooSmall`]: crate::error::UsageError::PoolTooSmall
     pub fn commit(self) -> Result<DropReport> {
-        let Self { db, statements } = self;
+        self.commit_made(None)
+    }
+
+    /// As [`DdlGroup::commit`], of a group that finishes alterations. `make` makes the entries of rows that have
+    /// changed since indexes were built of which the caller supplies the entries: it gets the names of the table and of
+    /// the index, the key of a row and the first 64 KiB of its value, as in [`Database::build_indexes_with`].
+    ///
+    /// # Errors
+    /// As [`DdlGroup::commit`], and those of the function.
+    pub fn commit_with(
+        self,
+        mut make: impl FnMut(&str, &str, &[u8], &[u8], &mut MadeEntry) -> Result<bool>,
+    ) -> Result<DropReport> {
+        self.commit_made(Some(&mut make))
+    }
+
+    pub(crate) fn commit_made(self, make: Option<&mut MakeEntryOf<'_>>) -> Result<DropReport> {
+        let Self { statements, mut built, foreign, db } = self;
         db.engine.check_open()?;
-        let report = db.statement(|catalog, ddl| catalog.run_group(&statements, ddl))?;
+        if let Some(table) = foreign {
+            return Err(UsageError::AlterationOfOther(table).into());
+        }
+        let report =
+            db.statement(|catalog, ddl| catalog.finish_alterations(&statements, &mut built, make, ddl))?;
         Ok(Self::committed(&statements, report))
     }
 
@@ -302,7 +351,8 @@ impl DdlGroup {
     /// database ([`Database::with_interrupt`]).
     ///
     /// An index cannot be added in the name of a transaction, except to a table that the group creates or truncates:
-    /// [`Database::alter_table`] waits for the end of all that have changed the table.
+    /// [`Database::alter_table`] waits for the end of all that have changed the table. Nor is an alteration in two
+    /// steps finished in the name of one.
     ///
     /// # Errors
     /// As [`DdlGroup::commit`]. Nothing has changed then, and the transaction goes on, except after a deadlock
@@ -333,7 +383,14 @@ impl DdlGroup {
     /// [`LockError::TimedOut`]: crate::error::LockError::TimedOut
     /// [`TransactionError::TableChanged`]: crate::error::TransactionError::TableChanged
     pub fn commit_in(self, transaction: &Transaction) -> Result<DropReport> {
-        let Self { db, statements } = self;
+        let Self { statements, built, foreign, db } = self;
+        if let Some(table) = foreign {
+            return Err(UsageError::AlterationOfOther(table).into());
+        }
+        if let Some(built) = built.first() {
+            let (table, index) = (built.name().clone(), built.indexes()[0].name.clone());
+            return Err(UsageError::IndexInGroup { table, index }.into());
+        }
         let scope = &*transaction.scope;
         if !Arc::ptr_eq(&scope.engine, &db.engine) {
             return Err(TransactionError::OtherDatabase.into());

@@ -118,6 +118,7 @@
 //! items (test: `the_list_has_every_public_item`).
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod alteration;
 mod auto_increment;
 mod check;
 mod cursor;
@@ -148,6 +149,7 @@ pub use windfall_base::{error, row};
 use windfall_btree::{page, tree};
 use windfall_engine::{buffer, catalog, engine, log, options, store, tablespace, txn};
 
+pub use alteration::TableAlteration;
 pub use catalog::{DropReport, MadeEntry};
 pub use check::{CheckReport, CheckedTree};
 pub use composite::{CompositeKey, CompositePart, CompositeParts, CompositeValue};

@@ -341,6 +341,30 @@ pub enum UsageError {
         .0.prefix()
     )]
     TooManyDeferred(Owner),
+    /// Between the steps of an alteration more changes of rows were noted than there is room for.
+    #[error(
+        "{}more than {limit} bytes of changes were noted since the new indexes were built, without being applied to them: build \
+         them again, and then finish the alteration sooner, or call catch_up from time to time",
+        owner.prefix()
+    )]
+    TooManyNotes {
+        /// One of the new indexes.
+        owner: Owner,
+        /// The limit in bytes.
+        limit: usize,
+    },
+    /// Indexes are to be built while an alteration of the same table is not finished.
+    #[error(
+        "table {0} has an alteration in progress, whose new indexes are built and not published: finish it, or drop its handle, and \
+         then build other indexes"
+    )]
+    AlterationOpen(Arc<str>),
+    /// An alteration in two steps that adds no index.
+    #[error("the changes of table {0} add no index that could be built: make them with alter_table")]
+    NothingToBuild(Arc<str>),
+    /// A group of statements finishes an alteration of another database.
+    #[error("the alteration of table {0} belongs to another database: finish it in a group of that one")]
+    AlterationOfOther(Arc<str>),
     /// A tablespace has as many pages as 32 bits can number.
     #[error("{}tablespace {space} is full: it has all the pages that 32 bits can number", owner.prefix())]
     TablespaceFull {

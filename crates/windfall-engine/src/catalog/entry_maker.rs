@@ -121,7 +121,12 @@ impl<'a, 'f> EntryMaker<'a, 'f> {
 
     /// Returns whether the row log notes rows for this index, and not entries: it does not make these itself.
     pub(super) fn notes_rows(&self) -> bool {
-        self.index.form != EntryForm::Terminated
+        Self::notes_rows_of(self.index)
+    }
+
+    /// As [`EntryMaker::notes_rows`].
+    pub(super) fn notes_rows_of(index: &IndexRecord) -> bool {
+        index.form != EntryForm::Terminated
     }
 
     /// Returns the index, for messages.

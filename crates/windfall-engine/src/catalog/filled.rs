@@ -34,7 +34,7 @@ pub(super) struct Filled<'a> {
     pub(super) catalog: &'a Catalog,
     trees: Vec<Arc<Tree>>,
     making: Vec<SpacesBeingFilled<'a>>,
-    /// The log of their drop.
+    /// The log of their drop; none for trees that were set aside.
     room: Option<LogReservation<'a>>,
 }
 
@@ -93,20 +93,35 @@ impl<'a> Filled<'a> {
         self.trees.iter().map(|tree| tree.space())
     }
 
+    /// Returns its trees, which stay listed as those of a statement in progress until [`Filled::again`] has them.
+    pub(super) fn set_aside(mut self) -> Vec<Arc<Tree>> {
+        self.making.drain(..).for_each(core::mem::forget);
+        core::mem::take(&mut self.trees)
+    }
+
+    /// Takes back trees that were set aside.
+    pub(super) fn again(catalog: &'a Catalog, trees: Vec<Arc<Tree>>) -> Self {
+        let making = trees.iter().map(|tree| catalog.made([tree.space().id()])).collect();
+        Self { catalog, trees, making, room: None }
+    }
+
     /// Keeps all trees: records name them, and so do the tables of published names. Until then they were listed as
     /// those of a statement in progress.
     pub(super) fn named(mut self) {
         self.trees.clear();
     }
 
-    /// Drops all trees. Its log is reserved.
+    /// Drops all trees. Its log is reserved; that of trees that were set aside is taken from what is kept for drops.
     fn discard(&self) -> Result<()> {
         let spaces: Vec<SpaceId> = self.spaces().map(|space| space.id()).collect();
+        let log = &self.catalog.pool.context().log;
+        let admit = || log.admit_freeing(LOG_OVERHEAD_BYTES + size_of_val(&*spaces) as u64);
+        let admitted = if self.room.is_none() { Some(admit()?) } else { None };
+        let room = self.room.as_ref().or(admitted.as_ref()).expect("log is reserved or admitted");
         let mut mtr = Mtr::begin(&self.catalog.pool)?;
         mtr.record(&Record::Drop { spaces: spaces.into() });
-        let room = self.room.as_ref().map_or(0, LogReservation::bytes);
         debug_assert!(
-            mtr.logged() as u64 <= room,
+            mtr.logged() as u64 <= room.bytes(),
             "a drop logs more than was reserved before the trees were filled"
         );
         let end = mtr.commit()?;

@@ -3,7 +3,7 @@
 //! **Purpose.** Several statements take effect as one: all of them are visible and durable at once, or none is. What
 //! each table becomes is computed in memory, under the metadata locks on all names, and then carried out as a
 //! [`Plan`]. A rename, a swap, and the drop and the creation of an index are groups of one statement. New indexes of a
-//! table that may have rows are filled between the two ([`IndexBuild`]).
+//! table that may have rows are filled between the two ([`IndexBuild`]), or were filled before ([`BuiltIndexes`]).
 //!
 //! **Invariants.** A statement sees the effects of those before it (test: `statements_of_a_group_see_earlier_ones`). A
 //! name that no statement gives another meaning keeps its record, and each other name gets one change of its record,
@@ -21,7 +21,7 @@ use super::{
     ddl_options::DdlOptions,
     definition::{IndexDefinition, TableDefinition},
     filled::Filled,
-    index_build::{IndexBuild, MakeEntryOf},
+    index_build::{BuiltIndexes, IndexBuild, MakeEntryOf},
     key,
     names::MetadataLock,
     plan::{Closing, NextNumber, Plan},
@@ -86,6 +86,17 @@ pub enum DdlStatement {
         /// The changes.
         changes: TableChanges,
     },
+    /// Finishes an alteration in two steps.
+    Finish {
+        /// The name of the table.
+        name: String,
+        /// The place of the alteration among those that are finished.
+        place: usize,
+        /// The indexes that it has built.
+        indexes: Vec<IndexRecord>,
+        /// All its other changes.
+        changes: TableChanges,
+    },
 }
 
 /// Changes of one table, in this order.
@@ -112,19 +123,40 @@ impl TableChanges {
         // A reader of the table uses no index that is new.
         if *self == adds { TableMode::Shared } else { TableMode::Exclusive }
     }
+
+    /// Returns them without the indexes that they add.
+    pub(super) fn without_new_indexes(self) -> Self {
+        Self { add_indexes: Vec::new(), ..self }
+    }
+
+    /// Returns them together with further ones, which are those that count where both set something.
+    pub(super) fn and(mut self, more: Self) -> Self {
+        self.drop_indexes.extend(more.drop_indexes);
+        self.rename_indexes.extend(more.rename_indexes);
+        self.add_indexes.extend(more.add_indexes);
+        self.metadata = more.metadata.or(self.metadata);
+        for (number, more) in self.numbers.iter_mut().zip(more.numbers) {
+            *number = more.or(*number);
+        }
+        self.name = more.name.or(self.name);
+        self
+    }
 }
 
 impl DdlStatement {
     /// Returns whether it adds indexes to a table.
     fn adds_indexes(&self) -> bool {
-        matches!(self, Self::Alter { changes, .. } if !changes.add_indexes.is_empty())
+        matches!(self, Self::Alter { changes, .. } | Self::Finish { changes, .. }
+            if !changes.add_indexes.is_empty())
     }
 
     /// Returns the names of its tables.
     fn names(&self) -> impl Iterator<Item = &str> {
         let (one, other) = match self {
             Self::Create { name, .. } | Self::Drop { name, .. } | Self::Truncate { name } => (name, None),
-            Self::Alter { name, changes } => (name, changes.name.as_ref()),
+            Self::Alter { name, changes } | Self::Finish { name, changes, .. } => {
+                (name, changes.name.as_ref())
+            }
             Self::Rename { from, to } => (from, Some(to)),
             Self::Swap { a, b } => (a, Some(b)),
         };
@@ -217,7 +249,7 @@ impl<'t> Draft<'t> {
 }
 
 /// The tables of the locked names, as the statements so far leave them.
-struct Drafts<'t, 'c> {
+struct Drafts<'t, 'c, 'b> {
     catalog: &'c Catalog,
     locked: &'t MetadataLock<'c>,
     all: Vec<Option<Draft<'t>>>,
@@ -225,6 +257,8 @@ struct Drafts<'t, 'c> {
     filled: Filled<'c>,
     /// The mode of the table's lock, if a table gets indexes that must be filled.
     build: Option<TableMode>,
+    /// The alterations that the group finishes.
+    built: &'b [BuiltIndexes],
     planned: Planned<'t>,
 }
 
@@ -258,12 +292,12 @@ impl<'t> Planned<'t> {
     }
 }
 
-impl<'t, 'c> Drafts<'t, 'c> {
-    fn new(catalog: &'c Catalog, locked: &'t MetadataLock<'c>) -> Self {
+impl<'t, 'c, 'b> Drafts<'t, 'c, 'b> {
+    fn new(catalog: &'c Catalog, locked: &'t MetadataLock<'c>, built: &'b [BuiltIndexes]) -> Self {
         let draft = |table| Draft { table: Some(table), ..Draft::default() };
         let all = locked.tables().map(|(_, table)| table.map(draft)).collect();
         let planned = Planned::default();
-        Self { catalog, locked, all, filled: Filled::new(catalog), build: None, planned }
+        Self { catalog, locked, all, filled: Filled::new(catalog), build: None, built, planned }
     }
 
     /// Returns what a name means now.
@@ -312,32 +346,60 @@ impl<'t, 'c> Drafts<'t, 'c> {
                 let (a, b) = (self.locked.place(a), self.locked.place(b));
                 self.all.swap(a, b);
             }
-            DdlStatement::Alter { name, changes } => {
-                for (_, to) in &changes.rename_indexes {
-                    self.catalog.check_name(to)?;
+            DdlStatement::Alter { name, changes } => self.alter(name, changes, &[])?,
+            DdlStatement::Finish { name, place, indexes, changes } => {
+                let built = &self.built[*place];
+                let draft = self.existing(name)?;
+                let is_same = draft.is(Some(built.table()))
+                    && draft.record.as_ref().is_none_or(|record| record.clustered == built.table().space());
+                if !is_same || !built.is_current() {
+                    return Err(SchemaError::DefinitionChanged(name.as_str().into()).into());
                 }
-                let added = changes.add_indexes.iter().map(|index| {
-                    self.catalog.check_index(name, index)?;
-                    self.catalog.new_index(index)
-                });
-                let added = added.collect::<Result<Vec<_>>>()?;
-                self.existing(name)?.change_indexes(name, changes, added)?;
-                if let Some(metadata) = &changes.metadata {
-                    let stored = self.catalog.new_metadata(metadata)?;
-                    let draft = self.existing(name)?;
-                    draft.record().metadata = stored;
-                    draft.metadata = Some(metadata);
-                }
-                for (kind, next) in CounterKind::ALL.into_iter().zip(changes.numbers) {
-                    if let Some(next) = next {
-                        let draft = self.existing(name)?;
-                        draft.record();
-                        draft.numbers[kind as usize] = Some(next.max(1));
-                    }
-                }
-                if let Some(to) = &changes.name {
-                    self.rename(name, to)?;
-                }
+                self.alter(name, changes, indexes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes a table, and adds indexes that are built in addition to those of the changes.
+    fn alter(&mut self, name: &str, changes: &'t TableChanges, built: &[IndexRecord]) -> Result<()> {
+        for (_, to) in &changes.rename_indexes {
+            self.catalog.check_name(to)?;
+        }
+        let new = changes.add_indexes.iter().map(|index| {
+            self.catalog.check_index(name, index)?;
+            self.catalog.new_index(index)
+        });
+        let added = built.iter().cloned().map(Ok).chain(new);
+        let added = added.collect::<Result<Vec<_>>>()?;
+        self.existing(name)?.change_indexes(name, changes, added)?;
+        if let Some(metadata) = &changes.metadata {
+            let stored = self.catalog.new_metadata(metadata)?;
+            let draft = self.existing(name)?;
+            draft.record().metadata = stored;
+            draft.metadata = Some(metadata);
+        }
+        for (kind, next) in CounterKind::ALL.into_iter().zip(changes.numbers) {
+            if let Some(next) = next {
+                let draft = self.existing(name)?;
+                draft.record();
+                draft.numbers[kind as usize] = Some(next.max(1));
+            }
+        }
+        match &changes.name {
+            Some(to) => self.rename(name, to),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses alterations whose indexes a later statement has dropped, with their table or without it.
+    fn check_built(&self) -> Result<()> {
+        for built in self.built {
+            let mut drafts = self.all.iter().flatten();
+            let record =
+                drafts.find(|draft| draft.is(Some(built.table()))).and_then(|draft| draft.record.as_ref());
+            if !record.is_some_and(|record| built.spaces().all(|space| record.names(space))) {
+                return Err(SchemaError::DefinitionChanged(built.name().clone()).into());
             }
         }
         Ok(())
@@ -404,7 +466,11 @@ impl<'t, 'c> Drafts<'t, 'c> {
     fn to_fill(&self) -> impl Iterator<Item = (&'t Arc<Table>, Vec<IndexRecord>)> {
         let drafts = self.all.iter().flatten();
         drafts.filter_map(|draft| {
-            Some((draft.table?, draft.indexes_to_fill())).filter(|(_, new)| !new.is_empty())
+            let mut new = draft.indexes_to_fill();
+            new.retain(|index| {
+                self.built.iter().all(|built| built.spaces().all(|space| space != index.space))
+            });
+            Some((draft.table?, new)).filter(|(_, new)| !new.is_empty())
         })
     }
 
@@ -430,6 +496,7 @@ impl<'t, 'c> Drafts<'t, 'c> {
     /// Begins the trees of the indexes that are to be filled.
     fn begin_build(&mut self) -> Result<()> {
         let Some(mode) = self.build else { return Ok(()) };
+        assert!(self.built.is_empty(), "a statement that builds indexes finishes an alteration");
         let (table, indexes) = self.to_fill().next().expect("a build has a table");
         let trees = indexes.iter().map(|index| self.filled.tree(index.space)).collect::<Result<_>>()?;
         let name = self.locked.name_of(table);
@@ -442,7 +509,8 @@ impl<'t, 'c> Drafts<'t, 'c> {
     fn plan(mut self) -> Result<(Planned<'t>, Filled<'c>)> {
         self.fill()?;
         self.begin_build()?;
-        self.planned.filled.extend(self.filled.spaces().cloned());
+        let built = self.built.iter().flat_map(BuiltIndexes::trees).map(|tree| tree.space());
+        self.planned.filled.extend(self.filled.spaces().chain(built).cloned());
         let Self { catalog, locked, all, filled, mut planned, .. } = self;
         for ((_, before), draft) in locked.tables().zip(all) {
             let Some(draft) = draft else {
@@ -510,7 +578,23 @@ impl Catalog {
     /// [`SchemaError`] for the names, as they are after the statements before; errors of the log. Nothing has changed
     /// then.
     pub fn run_group(&self, statements: &[DdlStatement], options: DdlOptions) -> Result<DropReport> {
-        DropReport::counted(|| self.try_group(statements, None, None, options))
+        DropReport::counted(|| self.try_group(statements, &mut [], None, None, options))
+    }
+
+    /// As [`Catalog::run_group`], with alterations in two steps that statements of the group finish. `make` makes the
+    /// entries of rows that have changed since the indexes were built.
+    ///
+    /// # Errors
+    /// As [`Catalog::run_group`] and [`BuiltIndexes::catch_up`]; a statement drops what an alteration has built. The
+    /// alterations can only be dropped then.
+    pub fn finish_alterations(
+        &self,
+        statements: &[DdlStatement],
+        built: &mut [BuiltIndexes],
+        make: Option<&mut MakeEntryOf<'_>>,
+        options: DdlOptions,
+    ) -> Result<DropReport> {
+        DropReport::counted(|| self.try_group(statements, built, None, make, options))
     }
 
     /// Changes a table. `make` makes the entries of rows that exist in the new indexes for which the caller supplies
@@ -529,7 +613,7 @@ impl Catalog {
         options: DdlOptions,
     ) -> Result<DropReport> {
         let statement = [DdlStatement::Alter { name: name.into(), changes }];
-        DropReport::counted(|| self.try_group(&statement, None, make, options))
+        DropReport::counted(|| self.try_group(&statement, &mut [], None, make, options))
     }
 
     /// As [`Catalog::run_group`], in the name of a transaction: its own locks on the tables are not waited for, and its
@@ -543,20 +627,23 @@ impl Catalog {
         transaction: &Arc<LockOwner>,
         options: DdlOptions,
     ) -> Result<DropReport> {
-        DropReport::counted(|| self.try_group(statements, Some(transaction), None, options))
+        DropReport::counted(|| self.try_group(statements, &mut [], Some(transaction), None, options))
     }
 
     fn try_group(
         &self,
         statements: &[DdlStatement],
+        built: &mut [BuiltIndexes],
         in_name_of: Option<&Arc<LockOwner>>,
         make: Option<&mut MakeEntryOf<'_>>,
         options: DdlOptions,
     ) -> Result<Dropped> {
         let names: SmallVec<[&str; 4]> = statements.iter().flat_map(DdlStatement::names).collect();
+        built.iter().try_for_each(|built| built.check_function(make.is_some()))?;
         let mut locked = self.lock_names(&names, options)?;
-        let mut drafts = Drafts::new(self, &locked);
+        let mut drafts = Drafts::new(self, &locked, built);
         statements.iter().try_for_each(|statement| drafts.apply(statement))?;
+        drafts.check_built()?;
         let can_build = match statements {
             [DdlStatement::Alter { changes, .. }] if in_name_of.is_none() => Some(changes.build_mode()),
             _ => None,
@@ -566,6 +653,7 @@ impl Catalog {
         }
         drafts.plan_records()?;
         if let Some((mode, (table, _))) = drafts.build.zip(drafts.to_fill().next()) {
+            self.check_builds_none(table, locked.name_of(table))?;
             locked.downgrade();
             self.check_without_wait(table, mode, options)?;
         }
@@ -577,6 +665,14 @@ impl Catalog {
         let plan = Plan { in_name_of, ..planned.plan() };
         let drops_trees = plan.drops_trees();
         let (done, _drop) = match &build {
+            None if !built.is_empty() => {
+                let mode = match statements {
+                    [DdlStatement::Finish { changes, .. }] => changes.build_mode(),
+                    _ => TableMode::Exclusive,
+                };
+                let done = self.carry_out_alterations(&locked, plan, built, make, (mode, options))?;
+                (done, drops_trees.then(work::DropScope::begin))
+            }
             None => {
                 let scope = drops_trees.then(work::DropScope::begin);
                 (self.carry_out(&locked, plan, options)?, scope)
@@ -594,7 +690,34 @@ impl Catalog {
         let dropped = self.publish(locked, done, &created);
         // Not before the names are published: a check looks for the owner of a file in this order.
         filled.named();
+        built.iter_mut().for_each(BuiltIndexes::published);
         Ok(dropped)
+    }
+
+    /// Makes the trees of the indexes that a statement adds to a table, and has them filled under the metadata lock.
+    pub(super) fn with_build<T>(
+        &self,
+        name: &str,
+        changes: &TableChanges,
+        makes_entries: bool,
+        options: DdlOptions,
+        filled: &mut Filled<'_>,
+        fill: impl FnOnce(&MetadataLock<'_>, &IndexBuild<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let statement = DdlStatement::Alter { name: name.into(), changes: changes.clone() };
+        let names: SmallVec<[&str; 2]> = statement.names().collect();
+        let locked = self.lock_names(&names, options)?;
+        let mut drafts = Drafts::new(self, &locked, &[]);
+        drafts.apply(&statement)?;
+        drafts.plan_build(Some(changes.build_mode()), makes_entries)?;
+        drafts.plan_records()?;
+        let Some((table, indexes)) = drafts.to_fill().next() else {
+            return Err(UsageError::NothingToBuild(name.into()).into());
+        };
+        self.check_builds_none(table, name)?;
+        let trees = indexes.iter().map(|index| filled.tree(index.space)).collect::<Result<_>>()?;
+        let mode = changes.build_mode();
+        fill(&locked, &IndexBuild { table, name, indexes, trees, mode })
     }
 
     /// Runs one statement as a group.

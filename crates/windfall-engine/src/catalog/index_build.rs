@@ -8,6 +8,10 @@
 //! are put into the trees, and the rest follows piece by piece; while entries are put into a tree, notes go to runs
 //! as entries do. At the end the plan of the statement is carried out ([`Plan`]), with the trees as filled ones.
 //!
+//! *Two steps.* An alteration in two steps ([`two_steps`]) fills the trees, and leaves the end to a second call, which
+//! may come any time later and then has little to do. It has no metadata lock between the two, and the writers wait for
+//! no room ([`RowLog`]).
+//!
 //! *Transactions.* They lock, change and roll back rows meanwhile as usual. A change notes inside the gate, a rollback
 //! outside of it (`txn::undo::followers`), so the tree follows the rows, committed or not. The new entries carry no
 //! transaction id, and no undo record names them: readers treat them as committed, and purge and rollback of earlier
@@ -28,7 +32,8 @@
 //! need the touched index entries, which they were written without.
 //!
 //! **Invariants.**
-//! - The table's gate is closed briefly at the beginning and at the end: to put the [`RowLog`] into its schema, so that
+//! - The table's gate is closed briefly at the beginning and at the end, under the metadata lock: to put the [`RowLog`]
+//!   into its schema, so that
 //!   every later change is noted, and every earlier one has ended or belongs to an open transaction; and for the last
 //!   round and the record (test: `deferred_entries_are_applied_while_calls_continue`). No row call waits for the work
 //!   between (test: `rows_change_while_an_index_is_built`).
@@ -64,13 +69,14 @@
 
 mod deferred;
 mod filler;
+mod two_steps;
 
 use core::{any::Any, cell::RefCell};
 use std::panic::resume_unwind;
 
-use smallvec::smallvec;
+use smallvec::SmallVec;
 
-use self::filler::IndexFiller;
+use self::{deferred::Deferred, filler::IndexFiller};
 use super::{
     bulk::SORT_BUFFER_BYTES,
     ddl_options::DdlOptions,
@@ -83,16 +89,22 @@ use super::{
     table::{Table, TableSchema},
 };
 use crate::{
-    error::{Error, Result},
+    error::{Error, LockError, Result, UsageError},
     store::Tree,
-    sync::{Arc, work},
-    txn::{EntryForm, locks::TableMode, trx::background_rollback},
+    sync::{Arc, Closed, Gate, work},
+    txn::{EntryForm, Following, StatementLock, locks::TableMode, trx::background_rollback},
 };
+pub use two_steps::BuiltIndexes;
 
-/// Makes the entry of a row in the index of this name, as [`MakeEntry`].
-pub type MakeEntryOf<'a> = dyn FnMut(&str, &[u8], &[u8], &mut MadeEntry) -> Result<bool> + 'a;
+/// Makes the entry of a row in the index of this table with this name, as [`MakeEntry`].
+pub type MakeEntryOf<'a> = dyn FnMut(&str, &str, &[u8], &[u8], &mut MadeEntry) -> Result<bool> + 'a;
 
-/// Memory bounds, in bytes.
+/// Bytes of notes in memory that are written to disk at once between the steps of an alteration.
+const RUN_BYTES: usize = 8 << 20;
+/// The number of times for which they are.
+const RUNS: usize = 128;
+
+/// Memory bounds, in bytes, and the number of runs on disk.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
     /// Entries that are sorted in memory at a time.
@@ -101,12 +113,21 @@ pub(super) struct Bounds {
     pub notes: usize,
     /// Notes beyond which a change of a row waits. The same bound applies to deferred entries.
     pub most: usize,
+    /// Notes between two steps, beyond which they go to a run.
+    pub run: usize,
+    /// The number of these runs.
+    pub runs: usize,
 }
 
 impl Bounds {
     /// The bounds outside of tests.
-    pub(super) const FULL: Self =
-        Self { entries: SORT_BUFFER_BYTES, notes: NOTES_LIMIT_BYTES / 2, most: NOTES_LIMIT_BYTES };
+    pub(super) const FULL: Self = Self {
+        entries: SORT_BUFFER_BYTES,
+        notes: NOTES_LIMIT_BYTES / 2,
+        most: NOTES_LIMIT_BYTES,
+        run: RUN_BYTES,
+        runs: RUNS,
+    };
 }
 
 /// The new secondary trees of a table that a statement fills.
@@ -122,6 +143,30 @@ pub(super) struct IndexBuild<'t> {
     pub(super) mode: TableMode,
 }
 
+/// New indexes whose trees are being filled, or are filled. Changes of rows are noted for them until this is dropped.
+#[derive(Debug)]
+struct NewIndexes {
+    table: Arc<Table>,
+    /// The name of the table before the statement.
+    name: Arc<str>,
+    indexes: Vec<IndexRecord>,
+    trees: Vec<Arc<Tree>>,
+    rows: Arc<Tree>,
+    row_log: Arc<RowLog>,
+    _following: Following,
+    deferred: Deferred,
+    /// Whether all entries that were collected are in the trees.
+    are_filled: bool,
+    bounds: Bounds,
+}
+
+impl Drop for NewIndexes {
+    fn drop(&mut self) {
+        // Wakes calls that wait for room, also when a panic has ended the build.
+        self.row_log.end();
+    }
+}
+
 /// Why an index build has failed.
 pub(super) struct BuildFailed {
     error: Error,
@@ -135,6 +180,53 @@ impl BuildFailed {
         match self.panic {
             Some(panic) => resume_unwind(panic),
             None => self.error,
+        }
+    }
+}
+
+impl NewIndexes {
+    /// Begins to note the changes of a table, the name of which the caller has locked, for these indexes.
+    fn begin(catalog: &Catalog, build: &IndexBuild<'_>) -> Self {
+        let IndexBuild { table, name, indexes, trees, .. } = build;
+        let filled = indexes.iter().zip(trees).map(|(index, tree)| FilledTree {
+            tree: tree.clone(),
+            key: (!EntryMaker::notes_rows_of(index)).then(|| index.key.clone()),
+        });
+        let (bounds, env) = (catalog.pause.bounds(), catalog.pool.context().env.clone());
+        let row_log = Arc::new(RowLog::new(filled.collect(), bounds.most, env));
+        let following = catalog.transactions.followers().follow(table.space(), row_log.clone());
+        let mut closed = table.gate().close();
+        let old = table.closed_schema(&closed).clone();
+        let rows = old.clustered.clone();
+        drop(table.change_schema(&mut closed, TableSchema { row_log: Some(row_log.clone()), ..old }));
+        drop(closed);
+        Self {
+            table: (*table).clone(),
+            name: (*name).into(),
+            indexes: indexes.clone(),
+            trees: trees.clone(),
+            rows,
+            row_log,
+            _following: following,
+            deferred: Deferred::default(),
+            are_filled: false,
+            bounds,
+        }
+    }
+
+    /// Returns whether the table notes changes for it: no statement has changed, truncated or dropped it since.
+    fn is_current(&self) -> bool {
+        let is_noting = |schema: &TableSchema| {
+            schema.row_log.as_ref().is_some_and(|row_log| Arc::ptr_eq(row_log, &self.row_log))
+        };
+        self.table.with_schema(is_noting) && !self.rows.space().is_dropped()
+    }
+
+    /// Ends the noting of changes, with the table's gate closed. The trees have all entries, or will be dropped.
+    fn note_no_more(&self, closed: &mut Closed<'_>) {
+        if self.is_current() {
+            let schema = self.table.closed_schema(closed).clone();
+            drop(self.table.change_schema(closed, TableSchema { row_log: None, ..schema }));
         }
     }
 }
@@ -156,6 +248,15 @@ impl Catalog {
         background_rollback::await_rollbacks(&self.transactions, table.space(), at_most, &mut || Ok(false))
     }
 
+    /// Refuses a build for a table that has one in progress: an alteration of it is not finished. The caller has the
+    /// metadata lock.
+    pub(super) fn check_builds_none(&self, table: &Table, name: &str) -> Result<()> {
+        if self.transactions.followers().has(table.space()) {
+            return Err(UsageError::AlterationOpen(name.into()).into());
+        }
+        Ok(())
+    }
+
     /// Fills the new trees of a table from its rows, while row calls run, and then carries out the plan that names
     /// them. `make` makes the entries of the indexes for which the caller supplies them.
     ///
@@ -170,70 +271,168 @@ impl Catalog {
         make: Option<&mut MakeEntryOf<'_>>,
         options: DdlOptions,
     ) -> Result<Done<'c>, BuildFailed> {
-        let IndexBuild { table, name, indexes, trees, mode } = build;
+        self.reported(build, || {
+            metadata_lock.downgrade();
+            let mut new = NewIndexes::begin(self, build);
+            let done = self.fill_with(&mut [&mut new], make, |fillers| {
+                fillers.iter().try_for_each(|filler| filler.owned(filler.fill()))?;
+                self.carry_out_built(metadata_lock, plan, fillers, build.mode, options)
+            });
+            if done.is_err() {
+                new.note_no_more(&mut new.table.gate().close());
+            }
+            done
+        })
+    }
+
+    /// Reports the begin and the end of a build.
+    fn reported<T>(
+        &self,
+        build: &IndexBuild<'_>,
+        run: impl FnOnce() -> Result<T, BuildFailed>,
+    ) -> Result<T, BuildFailed> {
+        let IndexBuild { name, indexes, .. } = build;
         let began = self.pool.context().env.now();
         tracing::info!(
             target: "windfall::ddl",
             table = name, indexes = indexes.len(), first = &*indexes[0].name, "an index build begins",
         );
-        metadata_lock.downgrade();
-        let lock_timeout = self.wait_left(options);
-        let make = make.map(RefCell::new);
-        let mut functions: Vec<_> = indexes.iter().map(|index| function_of(index, make.as_ref())).collect();
-        let mut makers = Vec::with_capacity(indexes.len());
-        for ((index, tree), function) in indexes.iter().zip(trees).zip(&mut functions) {
-            let extraction = index.extractor.as_ref().map(|extractor| self.extractors.of(extractor));
-            makers.push(EntryMaker::new(name, index, tree, function.as_deref_mut(), extraction));
-        }
-        let filled = makers.iter().zip(indexes).zip(trees).map(|((maker, index), tree)| FilledTree {
-            tree: tree.clone(),
-            key: (!maker.notes_rows()).then(|| index.key.clone()),
-        });
-        let (bounds, env) = (self.pause.bounds(), self.pool.context().env.clone());
-        let row_log = Arc::new(RowLog::new(filled.collect(), bounds.most, env));
-        let _following = self.transactions.followers().follow(table.space(), row_log.clone());
-        let statement = self.unfinished_statement();
-        let old = table.schema();
-        let mut closed = table.gate().close();
-        drop(table.change_schema(&mut closed, TableSchema { row_log: Some(row_log.clone()), ..old.clone() }));
-        drop(closed);
-
-        let filler = IndexFiller::new(self, name, (&makers, trees), &old.clustered, row_log, bounds);
-        let filled = filler.fill().and_then(|()| filler.close(table, *mode, lock_timeout));
-        let decided = filled.and_then(|(lock, closed)| filler.decide().map(|()| (lock, closed)));
-        let (lock, mut closed) = match decided {
-            Ok((lock, closed)) => (Ok(lock), closed),
-            Err(error) => (Err(error.of(|space| filler.owner_of(space))), table.gate().close()),
-        };
-        // The trees have all entries, or are dropped: nothing is noted any more.
-        drop(table.change_schema(&mut closed, old.clone()));
-        statement.finished();
-        let done = lock.and_then(|lock| {
-            metadata_lock.upgrade();
-            let _drop = plan.drops_trees().then(work::DropScope::begin);
-            self.carry_out_closed(metadata_lock, plan, smallvec![closed], Some(lock), options)
-        });
-        // Notes and deferred entries may be many: they are freed while no call waits at the gate.
-        drop(filler);
+        let done = run();
         let ms = self.pool.context().env.now().saturating_sub(began).as_millis() as u64;
         match &done {
             Ok(_) => {
                 tracing::info!(target: "windfall::ddl", table = name, ms, "an index build is complete");
             }
-            Err(error) => {
+            Err(BuildFailed { error, .. }) => {
                 tracing::info!(target: "windfall::ddl", table = name, ms, %error, "an index build failed");
             }
         }
-        let panic = || makers.iter().find_map(EntryMaker::take_panic);
-        done.map_err(|error| BuildFailed { error, panic: panic() })
+        done
+    }
+
+    /// Runs a step of the builds of indexes, of one table each, with their fillers.
+    fn fill_with<T>(
+        &self,
+        all: &mut [&mut NewIndexes],
+        make: Option<&mut MakeEntryOf<'_>>,
+        run: impl FnOnce(&[IndexFiller<'_, '_>]) -> Result<T>,
+    ) -> Result<T, BuildFailed> {
+        let statement = self.unfinished_statement();
+        let deferred: Vec<_> = all.iter_mut().map(|new| core::mem::take(&mut new.deferred)).collect();
+        let (done, deferred) = {
+            let make = make.map(RefCell::new);
+            let mut functions: Vec<Vec<_>> = all
+                .iter()
+                .map(|new| {
+                    new.indexes.iter().map(|index| function_of(&new.name, index, make.as_ref())).collect()
+                })
+                .collect();
+            let mut makers: Vec<Vec<EntryMaker<'_, '_>>> = Vec::with_capacity(all.len());
+            for (new, functions) in all.iter().zip(&mut functions) {
+                let mut of_table = Vec::with_capacity(new.indexes.len());
+                for ((index, tree), function) in new.indexes.iter().zip(&new.trees).zip(functions) {
+                    let extraction = index.extractor.as_ref().map(|extractor| self.extractors.of(extractor));
+                    let function: Option<&mut MakeEntry<'_>> = function.as_deref_mut();
+                    of_table.push(EntryMaker::new(&new.name, index, tree, function, extraction));
+                }
+                makers.push(of_table);
+            }
+            let of = all.iter().zip(&makers).zip(deferred);
+            let fillers: Vec<_> =
+                of.map(|((new, makers), deferred)| IndexFiller::new(self, new, makers, deferred)).collect();
+            let done = run(&fillers);
+            let panic = || makers.iter().flatten().find_map(EntryMaker::take_panic);
+            let done = done.map_err(|error| BuildFailed { error, panic: panic() });
+            (done, fillers.into_iter().map(IndexFiller::into_deferred).collect::<Vec<_>>())
+        };
+        all.iter_mut().zip(deferred).for_each(|(new, deferred)| new.deferred = deferred);
+        statement.finished();
+        done
+    }
+
+    /// Applies the last notes of filled trees with exclusive access to their tables, and carries out the plan that
+    /// names the trees.
+    fn carry_out_built<'c>(
+        &'c self,
+        metadata_lock: &MetadataLock<'_>,
+        plan: Plan<'_, '_>,
+        fillers: &[IndexFiller<'_, '_>],
+        mode: TableMode,
+        options: DdlOptions,
+    ) -> Result<Done<'c>> {
+        let (lock, mut closed) = self.close_built(&plan, fillers, mode, options)?;
+        fillers.iter().try_for_each(|filler| filler.owned(filler.decide()))?;
+        for filler in fillers {
+            let mut all = closed.iter_mut();
+            let closed = all.find(|closed| closed.is_of(filler.of.table.gate()));
+            filler.of.note_no_more(closed.expect("the gate of a table that gets indexes is closed"));
+        }
+        metadata_lock.upgrade();
+        let _drop = plan.drops_trees().then(work::DropScope::begin);
+        self.carry_out_closed(metadata_lock, plan, closed, Some(lock), options)
+    }
+
+    /// Waits until no open transaction has changed the tables of a plan, or with [`TableMode::Exclusive`] used them,
+    /// and then closes their gates. The lock keeps transactions from changing the tables, and the gates keep out all
+    /// other calls.
+    fn close_built<'c, 't>(
+        &'c self,
+        plan: &Plan<'_, 't>,
+        fillers: &[IndexFiller<'_, '_>],
+        mode: TableMode,
+        options: DdlOptions,
+    ) -> Result<(StatementLock<'c>, SmallVec<[Closed<'t>; 1]>)> {
+        let at_most = self.wait_left(options);
+        let (transactions, env) = (&self.transactions, &self.pool.context().env);
+        let began = env.now();
+        let waited = || env.now().saturating_sub(began);
+        let left = || at_most.saturating_sub(waited());
+        // The error of a wait that begins after the timeout, or with the rest of it, does not include the waits before.
+        let in_all = |error: Error| match error {
+            Error::Lock(LockError::Busy(blockers) | LockError::TimedOut { blockers, .. })
+                if !at_most.is_zero() =>
+            {
+                LockError::TimedOut { blockers, waited: waited() }.into()
+            }
+            error => error,
+        };
+        let apply = &mut || {
+            let apply = |filler: &IndexFiller<'_, '_>| filler.owned(filler.apply_during_wait());
+            fillers.iter().try_fold(false, |more, filler| Ok(apply(filler)? || more))
+        };
+        let spaces = || fillers.iter().map(|filler| filler.of.rows.space().id());
+        loop {
+            fillers.iter().try_for_each(|filler| filler.owned(filler.begin_wait()))?;
+            for space in spaces() {
+                background_rollback::await_rollbacks(transactions, space, left(), apply).map_err(in_all)?;
+            }
+            let lock = match (&*plan.closing, plan.moved) {
+                ([closing], []) => {
+                    transactions.lock_table_in_turns(closing.table.space(), mode, left(), apply)
+                }
+                // No change waits for room, so nothing need be applied during the wait.
+                (closing, moved) => {
+                    let all = closing.iter().map(|closing| closing.table).chain(moved.iter().copied());
+                    transactions.lock_tables(all.map(Table::space), mode, left())
+                }
+            };
+            let lock = lock.map_err(in_all)?;
+            fillers.iter().try_for_each(|filler| filler.owned(filler.apply_the_rest()))?;
+            let closed = Gate::close_all(plan.closing.iter().map(|closing| closing.table.gate()));
+            // A rollback of a call outside of transactions may have been handed to the background just now.
+            if spaces().all(|space| transactions.rollbacks().are_clear_of(space)) {
+                return Ok((lock, closed));
+            }
+        }
     }
 }
 
-/// Returns the function that makes the entries of an index, if the caller supplies them.
+/// Returns the function that makes the entries of an index of this table, if the caller supplies them.
 fn function_of<'f>(
+    table: &'f str,
     index: &'f IndexRecord,
     make: Option<&'f RefCell<&'f mut MakeEntryOf<'_>>>,
 ) -> Option<Box<MakeEntry<'f>>> {
     let make = make.filter(|_| matches!(index.form, EntryForm::Supplied { .. }))?;
-    Some(Box::new(|row, value, entry| (*make.borrow_mut())(&index.name, row, value, entry)))
+    Some(Box::new(|row, value, entry| (*make.borrow_mut())(table, &index.name, row, value, entry)))
 }

@@ -279,6 +279,16 @@ impl Names {
         Ok(metadata_lock)
     }
 
+    /// Takes the metadata lock on a name, unless another statement has it. Lookups go on.
+    pub(super) fn try_lock<'a>(&'a self, name: &'a str) -> Option<MetadataLock<'a>> {
+        let mut metadata_lock =
+            MetadataLock { names: self, held: SmallVec::new(), renames: Cell::new(false) };
+        metadata_lock.take(name).then(|| {
+            metadata_lock.downgrade();
+            metadata_lock
+        })
+    }
+
     /// Adds a table with a record that was found when the database was opened. Returns whether it is the only one of
     /// that name.
     pub(super) fn enter(&self, name: &str, table: Arc<Table>) -> bool {

@@ -41,6 +41,11 @@ impl Pause {
         self.point.set(run);
     }
 
+    /// Calls the function, between two calls of a test.
+    pub fn act(&self) {
+        self.pass();
+    }
+
     /// Removes the function.
     pub fn clear(&self) {
         self.point.clear();
@@ -49,6 +54,12 @@ impl Pause {
     /// Sets the entries in memory, and the bytes of notes, of an index build.
     pub fn set_bounds(&self, entries: usize, notes: usize) {
         self.bounds.set(Bounds { entries, notes, ..Bounds::FULL });
+    }
+
+    /// Sets the bytes of notes in memory at which they are written to a run between the steps of an alteration, and the
+    /// number of these runs.
+    pub fn set_runs(&self, run: usize, runs: usize) {
+        self.bounds.set(Bounds { run, runs, ..self.bounds() });
     }
 
     /// Sets the bytes of notes at which changes of rows begin to wait.

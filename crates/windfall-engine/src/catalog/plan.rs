@@ -129,7 +129,6 @@ impl Plan<'_, '_> {
                     "a definition that changes has a new version"
                 );
             }
-            debug_assert!(schema.row_log.is_none(), "an index is being built without the metadata lock");
             closing.unnamed(schema).for_each(|tree| ids.push(tree.space().id()));
         }
     }
@@ -231,6 +230,8 @@ impl Catalog {
     ) {
         let schema = table.closed_schema(closed);
         let durability = schema.clustered.space().durability();
+        // An alteration of the table that is not finished ends with its definition.
+        schema.row_log.iter().for_each(|row_log| row_log.end());
         let kept = |id| schema.trees().find(|tree| tree.space().id() == id).cloned();
         let new = |id| {
             let space = filled.iter().find(|space| space.id() == id).cloned();

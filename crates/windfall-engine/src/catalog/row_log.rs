@@ -6,6 +6,12 @@
 //! the trees whose entries a function of the builder's caller makes they note the row instead, once for all of them,
 //! with the first bytes of its value, and the builder's thread calls the function.
 //!
+//! *Between the steps of an alteration.* Once the trees are filled, an alteration in two steps is left open, and its
+//! notes are applied only on request. Changes then wait for no room ([`RowLog::wait_no_more`]): the change with which
+//! the notes in memory reach a bound writes them to a run on disk ([`NoteRun`]), as `InnoDB`'s writers write the blocks
+//! of its online log. The number of runs is bounded. What does not fit, or cannot be written, makes the log *fail*: it
+//! notes nothing any more, and the alteration gets the error.
+//!
 //! **Invariants.** A change of a row notes the entries of the value before and of the value after (tests:
 //! `rows_change_while_an_index_is_built`, `rows_are_noted_as_they_are_where_a_function_makes_the_entries`), under the
 //! row's key latch and before it changes anything; so the builder,
@@ -19,18 +25,30 @@
 //! `changes_that_are_faster_than_the_index_build_wait_for_room`). A later call waits outside the gate, and the builder
 //! never waits for such a call without applying notes from time to time (test:
 //! `changes_that_are_faster_than_the_index_build_wait_for_room`).
+//!
+//! Between the steps of an alteration no change and no rollback waits for another thread because of its notes (test:
+//! `writers_between_the_steps_of_an_alteration_do_not_wait`), and none fails because of them (test:
+//! `an_alteration_fails_and_its_writers_do_not`). Notes in memory take at most the bytes of one run, the bytes of a run
+//! that is being written, and what is noted during that write, which has the limit of notes (test:
+//! `notes_beyond_the_memory_go_to_runs`). A note is in memory, in a run, or with the thread that moves it, and counted
+//! until it is taken (test: `notes_beyond_the_memory_go_to_runs`). A failed log keeps no notes (test:
+//! `notes_beyond_the_memory_go_to_runs`), and its alteration is never finished (test:
+//! `an_alteration_fails_and_its_writers_do_not`). Thus none is being written once the gate is closed and the
+//! transactions have ended: a call writes a run inside its table's gate, and a rollback before its transaction ends.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 use smallvec::SmallVec;
 
-use super::key::KeySpec;
+use super::{key::KeySpec, note_run::NoteRun};
 use crate::{
+    buffer::BufferPool,
     env::Env,
-    error::{Error, LockError, Result},
+    error::{Error, LockError, Owner, Result, UsageError},
+    ids::SpaceId,
     store::Tree,
     sync::{
-        Arc, Event, InterruptibleWait, Mutex, Rank,
+        Arc, Event, InterruptibleWait, Mutex, OnceLock, Rank,
         atomic::{
             AtomicBool, AtomicUsize,
             Ordering::{Relaxed, SeqCst},
@@ -80,13 +98,49 @@ pub(super) struct FilledTree {
     pub(super) key: Option<KeySpec>,
 }
 
+/// The notes of a log.
+#[derive(Debug, Default)]
+struct Notes {
+    memory: BTreeSet<Note>,
+    /// Notes of a run that was read.
+    read: BTreeSet<Note>,
+    /// The rest, oldest first.
+    runs: VecDeque<NoteRun>,
+    /// Tablespaces for further runs.
+    spaces: Vec<SpaceId>,
+    /// The number of notes that are being written to a run; none if that is zero.
+    writing: usize,
+}
+
+impl Notes {
+    fn count(&self) -> usize {
+        let in_runs: usize = self.runs.iter().map(NoteRun::count).sum();
+        self.memory.len() + self.read.len() + in_runs + self.writing
+    }
+}
+
+/// Where a log writes notes that exceed the memory.
+#[derive(Debug)]
+struct Disk {
+    pool: Arc<BufferPool>,
+    /// The bytes of notes in memory that are written at once.
+    run: usize,
+    /// The number of runs.
+    runs: usize,
+    /// The limit of notes in memory while a run is being written.
+    most: usize,
+}
+
 /// The notes of changes to a table, and the secondary trees that are being filled.
 #[derive(Debug)]
 pub struct RowLog {
     filled: Vec<FilledTree>,
-    notes: Mutex<BTreeSet<Note>>,
+    notes: Mutex<Notes>,
+    /// The bytes of notes in memory, but for those that were read.
     bytes: AtomicUsize,
-    /// Set if a rollback could not read what it has changed.
+    /// Set once changes wait no more.
+    disk: OnceLock<Disk>,
+    /// Set if a rollback could not read what it has changed, or the log has failed.
     lost: Mutex<Option<Error>>,
     /// Set when notes are no longer applied.
     ended: AtomicBool,
@@ -101,8 +155,9 @@ impl RowLog {
     pub(super) fn new(filled: Vec<FilledTree>, limit: usize, env: Arc<dyn Env>) -> Self {
         Self {
             filled,
-            notes: Mutex::new(Rank::Leaf, BTreeSet::new()),
+            notes: Mutex::new(Rank::Leaf, Notes::default()),
             bytes: AtomicUsize::new(0),
+            disk: OnceLock::new(),
             lost: Mutex::new(Rank::Leaf, None),
             ended: AtomicBool::new(false),
             limit: AtomicUsize::new(limit),
@@ -118,6 +173,9 @@ impl RowLog {
 
     /// Notes that a row is about to change. The caller must hold the row's key latch.
     pub fn note(&self, row: &[u8], before: Option<&[u8]>, after: Option<&[u8]>) {
+        if self.ended.load(SeqCst) {
+            return;
+        }
         let mut noted = SmallVec::<[Note; 4]>::new();
         for (n, filled) in self.filled.iter().enumerate() {
             let Some(key) = &filled.key else { continue };
@@ -139,47 +197,140 @@ impl RowLog {
         let mut notes = self.notes.lock();
         for note in noted {
             let length = note.1.len() + NOTE_OVERHEAD_BYTES;
-            if notes.insert(note) {
+            if notes.memory.insert(note) {
                 self.bytes.fetch_add(length, Relaxed);
             }
         }
         #[cfg(not(feature = "model"))]
-        debug_assert!(self.bytes.load(Relaxed) >= notes.len() * NOTE_OVERHEAD_BYTES, "a note is not counted");
-    }
-
-    /// Takes all current notes.
-    pub(super) fn take(&self) -> BTreeSet<Note> {
-        self.take_some(usize::MAX)
-    }
-
-    /// Takes at most this many notes, those with the lowest keys.
-    pub(super) fn take_some(&self, most: usize) -> BTreeSet<Note> {
-        let taken: BTreeSet<Note> = {
-            let mut notes = self.notes.lock();
-            if notes.len() <= most {
-                self.bytes.store(0, Relaxed);
-                core::mem::take(&mut *notes)
-            } else {
-                let taken: BTreeSet<Note> = core::iter::from_fn(|| notes.pop_first()).take(most).collect();
-                let bytes: usize = taken.iter().map(|(_, bytes)| bytes.len() + NOTE_OVERHEAD_BYTES).sum();
-                debug_assert!(
-                    self.bytes.load(Relaxed) >= bytes,
-                    "more bytes of notes are taken than were counted"
-                );
-                self.bytes.fetch_sub(bytes, Relaxed);
-                taken
+        debug_assert!(
+            self.bytes.load(Relaxed) >= notes.memory.len() * NOTE_OVERHEAD_BYTES,
+            "a note is not counted"
+        );
+        let Some(disk) = self.disk.get().filter(|disk| self.bytes() >= disk.run) else { return };
+        if notes.writing > 0 {
+            // Another thread writes a run: this one does not wait for it.
+            let is_over = self.bytes() >= disk.most;
+            drop(notes);
+            if is_over {
+                self.fail(disk.exceeded());
             }
+            return;
+        }
+        let Some(space) = notes.spaces.pop() else {
+            drop(notes);
+            return self.fail(disk.exceeded());
+        };
+        let moved = core::mem::take(&mut notes.memory);
+        self.bytes.store(0, Relaxed);
+        notes.writing = moved.len();
+        drop(notes);
+        let written = NoteRun::write(&disk.pool, space, &moved);
+        let mut notes = self.notes.lock();
+        notes.writing = 0;
+        match written {
+            Ok(run) if !self.ended.load(SeqCst) => notes.runs.push_back(run),
+            // The log has ended meanwhile.
+            Ok(run) => {
+                drop(notes);
+                drop(run);
+            }
+            Err(error) => {
+                drop(notes);
+                self.fail(error);
+            }
+        }
+    }
+
+    /// Ends the notes with an error, which the alteration gets.
+    fn fail(&self, error: Error) {
+        self.lost.lock().get_or_insert(error);
+        self.end();
+    }
+
+    /// From now on no change waits for room: notes beyond the memory go to runs. `run` is the bytes of notes that are
+    /// written at once, `runs` their number, `most` the limit of notes in memory during a write.
+    pub(super) fn wait_no_more(&self, pool: Arc<BufferPool>, (run, runs): (usize, usize), most: usize) {
+        let set = self.disk.set(Disk { pool, run, runs, most });
+        assert!(set.is_ok(), "the changes of a table stop to wait twice");
+        self.limit(usize::MAX);
+    }
+
+    /// Returns how many tablespaces it lacks for all the runs that it may write.
+    pub(super) fn lacks(&self) -> usize {
+        let notes = self.notes.lock();
+        let used = notes.runs.len() + notes.spaces.len() + usize::from(notes.writing > 0);
+        self.disk.get().map_or(0, |disk| disk.runs.saturating_sub(used))
+    }
+
+    /// Adds new tablespaces for runs.
+    pub(super) fn provide(&self, spaces: Vec<SpaceId>) {
+        self.notes.lock().spaces.extend(spaces);
+    }
+
+    /// Takes all current notes in memory, while there are no others.
+    pub(super) fn take(&self) -> BTreeSet<Note> {
+        let taken = {
+            let mut notes = self.notes.lock();
+            debug_assert!(
+                notes.count() == notes.memory.len(),
+                "notes are on disk, and those in memory are taken alone"
+            );
+            self.bytes.store(0, Relaxed);
+            core::mem::take(&mut notes.memory)
         };
         self.room.notify();
         taken
     }
 
-    /// Returns the number of notes.
-    pub(super) fn count(&self) -> usize {
-        self.notes.lock().len()
+    /// Takes at most this many notes: those of the oldest runs first, in the order of their keys. Fewer are the last
+    /// ones, but for those that other threads add.
+    ///
+    /// # Errors
+    /// Damage, I/O: a run cannot be read.
+    pub(super) fn take_some(&self, most: usize) -> Result<BTreeSet<Note>> {
+        let mut taken = BTreeSet::new();
+        loop {
+            let mut notes = self.notes.lock();
+            // A note of one run may be in the next one, too, and is taken once.
+            while taken.len() < most
+                && let Some(note) = notes.read.pop_first()
+            {
+                taken.insert(note);
+            }
+            if taken.len() == most {
+                break;
+            }
+            if let Some(run) = notes.runs.pop_front() {
+                drop(notes);
+                let read = run.read().inspect_err(|error| self.fail(error.clone()))?;
+                self.notes.lock().read = read;
+                continue;
+            }
+            while taken.len() < most
+                && let Some(note) = notes.memory.pop_first()
+            {
+                let bytes = note.1.len() + NOTE_OVERHEAD_BYTES;
+                let before = self.bytes.fetch_sub(bytes, Relaxed);
+                debug_assert!(before >= bytes, "more bytes of notes are taken than were counted");
+                taken.insert(note);
+            }
+            break;
+        }
+        self.room.notify();
+        Ok(taken)
     }
 
-    /// Returns the bytes of notes.
+    /// Takes back notes that could not be applied.
+    pub(super) fn put_back(&self, notes: BTreeSet<Note>) {
+        self.notes.lock().read.extend(notes);
+    }
+
+    /// Returns the number of notes.
+    pub(super) fn count(&self) -> usize {
+        self.notes.lock().count()
+    }
+
+    /// Returns the bytes of notes in memory.
     pub(super) fn bytes(&self) -> usize {
         self.bytes.load(Relaxed)
     }
@@ -187,6 +338,11 @@ impl RowLog {
     /// Returns an error if a change could not be noted.
     pub(super) fn check_notes(&self) -> Result<()> {
         self.lost.lock().clone().map_or(Ok(()), Err)
+    }
+
+    /// Sets the bytes of notes at which changes of rows begin to wait, for as long as they wait at all.
+    pub(super) fn limit_unless_open(&self, bytes: usize) {
+        self.limit(if self.disk.get().is_some() { usize::MAX } else { bytes });
     }
 
     /// Sets the bytes of notes at which changes of rows begin to wait.
@@ -215,10 +371,33 @@ impl RowLog {
         if self.is_full() && waiting.is_interrupted() { Err(LockError::Interrupted) } else { Ok(()) }
     }
 
-    /// Ends the notes: the trees are filled, or the build has failed.
+    /// Ends the notes, and frees them: the trees are filled, or the build has failed.
     pub(super) fn end(&self) {
         self.ended.store(true, SeqCst);
+        let freed = {
+            let mut notes = self.notes.lock();
+            self.bytes.store(0, Relaxed);
+            let writing = core::mem::take(&mut notes.writing);
+            core::mem::replace(&mut *notes, Notes { writing, ..Notes::default() })
+        };
+        // Not under the mutex.
+        drop(freed);
         self.room.notify();
+    }
+}
+
+#[cfg(any(test, feature = "testing"))]
+impl RowLog {
+    /// Returns the number of runs on disk.
+    pub fn runs(&self) -> usize {
+        self.notes.lock().runs.len()
+    }
+}
+
+impl Disk {
+    fn exceeded(&self) -> Error {
+        let limit = self.run.saturating_mul(self.runs);
+        UsageError::TooManyNotes { owner: Owner::Unknown, limit }.into()
     }
 }
 
@@ -321,7 +500,10 @@ mod tests {
         for key in [b"c", b"d", b"e"] {
             row_log.note(b"row", None, Some(key));
         }
-        assert_eq!(bytes_of(row_log.take_some(2)), [entry_key(b"c", b"row"), entry_key(b"d", b"row")]);
+        assert_eq!(
+            bytes_of(row_log.take_some(2).unwrap()),
+            [entry_key(b"c", b"row"), entry_key(b"d", b"row")]
+        );
         assert_eq!(
             (row_log.count(), row_log.bytes()),
             (1, entry_key(b"e", b"row").len() + NOTE_OVERHEAD_BYTES)
@@ -345,5 +527,68 @@ mod tests {
         assert_eq!(rows, [(&b"ro"[..], &b"wb"[..]), (b"row", b""), (b"row", b"a")]);
         row_log.note(b"row", Some(b"a"), Some(b"a"));
         assert_eq!((row_log.count(), row_log.bytes()), (0, 0));
+    }
+
+    #[test]
+    fn notes_beyond_the_memory_go_to_runs() {
+        const ROWS: u32 = 200;
+        let (tree, engine) = lone_tree();
+        let one = 5 + 4 + NOTE_OVERHEAD_BYTES;
+        let run = 10 * one;
+        let spaces = |log: &RowLog| {
+            (0..log.lacks()).map(|_| engine.transactions.ids().space().unwrap()).collect::<Vec<_>>()
+        };
+        let log = row_log(&tree, &[None, Some(key_of(0))]);
+        log.wait_no_more(engine.pool.clone(), (run, 50), usize::MAX);
+        assert_eq!(log.lacks(), 50);
+        log.provide(spaces(&log));
+        let mut expected = BTreeSet::new();
+        for n in 0..ROWS {
+            let (row, value) = (n.to_be_bytes(), n.to_le_bytes());
+            log.note(&row, None, Some(&value));
+            expected.insert((Noted::Row, note_of_row(&row, &value)));
+            expected.insert((Noted::Entry(1), entry_key(&value[..1], &row)));
+            assert!(log.bytes() < run + 2 * one && !log.is_full(), "{} bytes in memory", log.bytes());
+            assert_eq!(log.count(), expected.len());
+        }
+        assert!(log.runs() > 10 && log.lacks() == 0, "{} runs", log.runs());
+        let mut taken = BTreeSet::new();
+        while log.count() > 0 {
+            let some = log.take_some(7).unwrap();
+            assert!(!some.is_empty() && some.len() <= 7);
+            taken.extend(some);
+        }
+        assert!(taken == expected && log.check_notes().is_ok());
+        // The same notes in several runs are taken once or several times, and none is left out.
+        log.provide(spaces(&log));
+        for _ in 0..4 {
+            for n in 0..40u32 {
+                log.note(&n.to_be_bytes(), None, Some(&n.to_le_bytes()));
+            }
+        }
+        log.note(b"last", None, Some(b"last"));
+        let mut taken = BTreeSet::new();
+        loop {
+            let some = log.take_some(7).unwrap();
+            let are_all = some.len() < 7;
+            taken.extend(some);
+            if are_all {
+                break;
+            }
+        }
+        assert_eq!((taken.len(), log.count(), log.bytes()), (2 * 41, 0, 0));
+        // There is room again, up to the limit, beyond which the log fails and keeps nothing.
+        log.provide(spaces(&log));
+        let mut noted = 0u32;
+        while log.check_notes().is_ok() {
+            assert!(log.runs() <= 50);
+            log.note(&noted.to_be_bytes(), None, Some(&noted.to_le_bytes()));
+            noted += 1;
+        }
+        assert!(noted > 250, "{noted} rows");
+        let failed = log.check_notes().unwrap_err();
+        assert!(matches!(failed, Error::Usage(UsageError::TooManyNotes { limit, .. }) if limit == 50 * run));
+        log.note(b"row", None, Some(b"value"));
+        assert_eq!((log.count(), log.bytes(), log.runs(), log.is_full()), (0, 0, 0, false));
     }
 }

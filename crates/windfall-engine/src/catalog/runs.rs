@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// Fill factor of a run's pages, in percent: nothing is added later.
-const RUN_FILL_PERCENT: usize = 100;
+pub(super) const RUN_FILL_PERCENT: usize = 100;
 
 /// The content of an entry besides its key.
 pub(super) trait Payload: Ord {
@@ -89,9 +89,17 @@ impl Payload for EntryTail {
 
 /// A run.
 #[derive(Debug)]
-struct Run {
+pub(super) struct Run {
     pool: Arc<BufferPool>,
-    tree: Tree,
+    pub(super) tree: Tree,
+}
+
+impl Run {
+    /// Returns a run without entries, in a tablespace with this new id.
+    pub(super) fn new(pool: &Arc<BufferPool>, budget: &Arc<HashBudget>, space: SpaceId) -> Self {
+        let space = pool.attach(space, Durability::Temporary);
+        Self { tree: Tree::new(pool.clone(), space, TreeHash::new(budget.clone())), pool: pool.clone() }
+    }
 }
 
 impl Drop for Run {
@@ -178,11 +186,7 @@ impl<P: Payload> Runs<P> {
         if let Some(pair) = self.memory.windows(2).find(|pair| pair[0].0 == pair[1].0) {
             return Err(duplicate_key(&pair[0].0, None));
         }
-        let space = self.pool.attach(space, Durability::Temporary);
-        let run = Run {
-            tree: Tree::new(self.pool.clone(), space, TreeHash::new(self.budget.clone())),
-            pool: self.pool.clone(),
-        };
+        let run = Run::new(&self.pool, &self.budget, space);
         let mut loader = run.tree.bulk_load(RUN_FILL_PERCENT)?;
         let mut work = LongWork::default();
         for (key, payload) in self.memory.drain(..) {

@@ -283,6 +283,16 @@ impl Catalog {
         SpacesBeingFilled { catalog: self, spaces }
     }
 
+    /// As [`Catalog::make`], of tablespaces that are recorded already.
+    pub(super) fn made(&self, spaces: impl IntoIterator<Item = SpaceId>) -> SpacesBeingFilled<'_> {
+        let spaces: SmallVec<[SpaceId; 1]> = spaces.into_iter().collect();
+        debug_assert!(
+            spaces.iter().all(|space| self.making.lock().contains(space)),
+            "a tablespace that was set aside is not listed"
+        );
+        SpacesBeingFilled { catalog: self, spaces }
+    }
+
     /// Returns the tablespaces that statements are filling.
     pub fn making(&self) -> BTreeSet<SpaceId> {
         self.making.lock().clone()

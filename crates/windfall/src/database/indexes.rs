@@ -89,7 +89,8 @@ impl Database {
         options: IndexOptions,
         mut make: impl FnMut(&[u8], &[u8], &mut MadeEntry) -> Result<bool>,
     ) -> Result<()> {
-        let mut make = |_: &str, row: &[u8], value: &[u8], entry: &mut MadeEntry| make(row, value, entry);
+        let mut make =
+            |_: &str, _: &str, row: &[u8], value: &[u8], entry: &mut MadeEntry| make(row, value, entry);
         self.add_index(table, name, options, Some(&mut make))
     }
 

@@ -44,6 +44,7 @@ const LAYERS: &[&[&str]] = &[
         "database",
         "ddl_group",
         "fields",
+        "alteration",
         "load",
         "metrics",
         "check",

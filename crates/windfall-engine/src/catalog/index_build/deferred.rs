@@ -11,7 +11,7 @@ use std::collections::{BTreeSet, VecDeque};
 use super::super::{entry_maker::EntryKey, row_log::NOTE_OVERHEAD_BYTES};
 
 /// Deferred entries.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Deferred {
     /// Each with the place of its tree among those that are filled.
     pub(super) entries: BTreeSet<(usize, EntryKey)>,

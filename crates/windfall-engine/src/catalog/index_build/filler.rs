@@ -1,16 +1,14 @@
 //! The filling of the trees of new indexes ([`IndexFiller`]).
 //!
 //! **Purpose.** Collects the entries of all rows, for all trees in one scan, loads or puts them into the trees, one
-//! after the other, and applies the notes of what changes meanwhile, until nothing is left to apply.
+//! after the other, and applies the notes of what changes meanwhile, until nothing is left to apply. Between the steps
+//! of an alteration there is no filler; the next one goes on with the deferred entries of the last.
 //!
 //! **Invariants.** Those of [`index_build`](super) (tests: `any_transactions_run_during_an_index_build`,
 //! `several_indexes_are_built_while_any_transactions_run`). The bound of the entries in memory is one for all trees
 //! (test: `the_memory_of_several_sorts_is_bounded_as_one`).
 
-use core::{
-    cell::{Cell, RefCell},
-    time::Duration,
-};
+use core::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 
 use super::{
@@ -21,26 +19,23 @@ use super::{
         row_log::{Note, Noted, RowLog},
         runs::{EntryTail, Runs},
         state::Catalog,
-        table::Table,
     },
-    Bounds,
+    Bounds, NewIndexes,
     deferred::Deferred,
 };
 use crate::{
-    error::{Error, LockError, Owner, Result, SchemaError, UsageError},
+    error::{Owner, Result, SchemaError, UsageError},
     ids::SpaceId,
     log::LogReservation,
     mtr::Mtr,
     page::EntryHeader,
     store::Tree,
-    sync::{Arc, Closed, LongWork, Phase, ReportedWork},
+    sync::{Arc, LongWork, Phase, ReportedWork},
     tree::{Room, Seek},
     txn::{
-        StatementLock,
-        locks::{TableMode, key_latch::KeyLatchGuard},
+        locks::key_latch::KeyLatchGuard,
         mvcc::{CurrentVersion, value},
         row::Entry,
-        trx::background_rollback,
     },
 };
 
@@ -67,12 +62,12 @@ struct Filling<'a, 'f> {
 }
 
 /// Fills secondary trees.
-pub(super) struct IndexFiller<'c, 'a, 'f> {
-    catalog: &'c Catalog,
-    table: &'a str,
+pub(super) struct IndexFiller<'a, 'f> {
+    catalog: &'a Catalog,
+    pub(super) of: &'a NewIndexes,
     trees: Vec<Filling<'a, 'f>>,
     rows: &'a Arc<Tree>,
-    row_log: Arc<RowLog>,
+    row_log: &'a RowLog,
     bounds: Bounds,
     deferred: RefCell<Deferred>,
     /// The place of the tree on which it works, for errors.
@@ -95,40 +90,42 @@ enum EntryState {
     DeferredAndUnfit,
 }
 
-impl Drop for IndexFiller<'_, '_, '_> {
-    fn drop(&mut self) {
-        // Wakes calls that wait for room, also when a panic has ended the build.
-        self.row_log.end();
-    }
-}
-
-impl<'c, 'a, 'f> IndexFiller<'c, 'a, 'f> {
-    /// Fills the trees of a row log, each with the entries that its maker makes of these rows.
+impl<'a, 'f> IndexFiller<'a, 'f> {
+    /// Fills the trees of new indexes, each with the entries that its maker makes of the rows, or goes on with trees
+    /// that are filled.
     pub(super) fn new(
-        catalog: &'c Catalog,
-        table: &'a str,
-        (makers, trees): (&'a [EntryMaker<'a, 'f>], &'a [Arc<Tree>]),
-        rows: &'a Arc<Tree>,
-        row_log: Arc<RowLog>,
-        bounds: Bounds,
+        catalog: &'a Catalog,
+        of: &'a NewIndexes,
+        makers: &'a [EntryMaker<'a, 'f>],
+        deferred: Deferred,
     ) -> Self {
         assert!(
-            makers.len() == trees.len()
-                && row_log.trees().zip(trees).all(|(noted, tree)| Arc::ptr_eq(noted, tree)),
+            makers.len() == of.trees.len()
+                && of.row_log.trees().zip(&of.trees).all(|(noted, tree)| Arc::ptr_eq(noted, tree)),
             "each tree that is filled has its maker and its notes"
         );
         let filling =
-            |(place, (maker, tree))| Filling { place, maker, tree, takes_entries: Cell::new(false) };
+            |(place, (maker, tree))| Filling { place, maker, tree, takes_entries: Cell::new(of.are_filled) };
         Self {
             catalog,
-            table,
-            trees: makers.iter().zip(trees).enumerate().map(filling).collect(),
-            rows,
-            row_log,
-            bounds,
-            deferred: RefCell::default(),
+            of,
+            trees: makers.iter().zip(&of.trees).enumerate().map(filling).collect(),
+            rows: &of.rows,
+            row_log: &of.row_log,
+            bounds: of.bounds,
+            deferred: RefCell::new(deferred),
             current: Cell::new(0),
         }
+    }
+
+    /// Returns the deferred entries, which the next filler of these trees applies.
+    pub(super) fn into_deferred(self) -> Deferred {
+        self.deferred.into_inner()
+    }
+
+    /// Gives an error of its work the name of the table or index.
+    pub(super) fn owned<T>(&self, done: Result<T>) -> Result<T> {
+        done.map_err(|error| error.of(|space| self.owner_of(space)))
     }
 
     /// Makes a tree the one that errors name.
@@ -136,10 +133,15 @@ impl<'c, 'a, 'f> IndexFiller<'c, 'a, 'f> {
         self.current.set(at.place);
     }
 
-    /// Puts the entries of all rows, and applies what is noted meanwhile, until the notes are few or no longer become
-    /// fewer. [`IndexFiller::apply_the_rest`] applies the rest, with a lower limit of notes.
+    /// Puts the entries of all rows, and applies what is noted meanwhile, as [`IndexFiller::catch_up`].
     pub(super) fn fill(&self) -> Result<()> {
         self.collect()?;
+        self.catch_up()
+    }
+
+    /// Applies what is noted, until the notes are few or no longer become fewer. [`IndexFiller::apply_the_rest`]
+    /// applies the rest, with a lower limit of notes.
+    pub(super) fn catch_up(&self) -> Result<()> {
         let (mut fewest, mut rounds_without_progress) = (usize::MAX, 0);
         for _ in 0..ROUNDS {
             self.catalog.pause.pass();
@@ -153,46 +155,10 @@ impl<'c, 'a, 'f> IndexFiller<'c, 'a, 'f> {
         Ok(())
     }
 
-    /// Waits until no open transaction has changed the table, or with [`TableMode::Exclusive`] used it, and then closes
-    /// the table's gate. The lock keeps transactions from changing the table, and the gate keeps out all other calls.
-    pub(super) fn close<'t>(
-        &self,
-        table: &'t Table,
-        mode: TableMode,
-        at_most: Duration,
-    ) -> Result<(StatementLock<'c>, Closed<'t>)> {
-        let catalog = self.catalog;
-        let (transactions, env) = (&catalog.transactions, &catalog.pool.context().env);
-        let (space, began) = (table.space(), env.now());
-        let waited = || env.now().saturating_sub(began);
-        let left = || at_most.saturating_sub(waited());
-        // The error of a wait that begins after the timeout, or with the rest of it, does not include the waits before.
-        let in_all = |error: Error| match error {
-            Error::Lock(LockError::Busy(blockers) | LockError::TimedOut { blockers, .. })
-                if !at_most.is_zero() =>
-            {
-                LockError::TimedOut { blockers, waited: waited() }.into()
-            }
-            error => error,
-        };
-        loop {
-            // Transactions must be able to continue until they end.
-            self.row_log.limit(self.bounds.most);
-            self.apply_deferred()?;
-            background_rollback::await_rollbacks(transactions, space, left(), &mut || {
-                self.apply_during_wait()
-            })
-            .map_err(in_all)?;
-            let lock = transactions
-                .lock_table_in_turns(space, mode, left(), &mut || self.apply_during_wait())
-                .map_err(in_all)?;
-            self.apply_the_rest()?;
-            let closed = table.gate().close();
-            // A rollback of a call outside of transactions may have been handed to the background just now.
-            if transactions.rollbacks().are_clear_of(space) {
-                return Ok((lock, closed));
-            }
-        }
+    /// Applies deferred entries before a wait for transactions, which must be able to continue until they end.
+    pub(super) fn begin_wait(&self) -> Result<()> {
+        self.row_log.limit_unless_open(self.bounds.most);
+        self.apply_deferred()
     }
 
     /// Returns an error if the database has stopped, or the statement is interrupted.
@@ -203,15 +169,16 @@ impl<'c, 'a, 'f> IndexFiller<'c, 'a, 'f> {
 
     /// Applies notes during a wait: only some of them, so that a turn in the table's queue does not last as long as the
     /// application of all. Returns whether there are more.
-    fn apply_during_wait(&self) -> Result<bool> {
+    pub(super) fn apply_during_wait(&self) -> Result<bool> {
         self.check_continues()?;
         ReportedWork::begin(Phase::Transactions, 0)?;
         self.catalog.pause.pass();
+        self.of.provide(self.catalog)?;
         Ok(self.apply_some(NOTES_PER_CHECK)? == NOTES_PER_CHECK)
     }
 
     /// Applies deferred entries, and notes until they are few. Transactions wait meanwhile.
-    fn apply_the_rest(&self) -> Result<()> {
+    pub(super) fn apply_the_rest(&self) -> Result<()> {
         // Deferred entries may be many. They can be decided now, except those of rows that the background still rolls
         // back.
         self.apply_deferred()?;
@@ -445,6 +412,7 @@ impl<'c, 'a, 'f> IndexFiller<'c, 'a, 'f> {
             let some = self.apply_some(NOTES_PER_CHECK)?;
             applied += some;
             work.advance(some as u64)?;
+            self.of.provide(self.catalog)?;
             if some < NOTES_PER_CHECK || applied >= noted {
                 return Ok(applied);
             }
@@ -455,9 +423,12 @@ impl<'c, 'a, 'f> IndexFiller<'c, 'a, 'f> {
     fn apply_some(&self, most: usize) -> Result<usize> {
         self.row_log.check_notes()?;
         LongWork::check()?;
-        let noted = self.row_log.take_some(most);
-        for note in &noted {
-            self.for_each_noted(note, |at, key| self.apply_note(at, &key))?;
+        let noted = self.row_log.take_some(most)?;
+        let apply = |note| self.for_each_noted(note, |at, key| self.apply_note(at, &key));
+        if let Err(error) = noted.iter().try_for_each(apply) {
+            // An alteration may go on after an error. To apply a note again does no harm.
+            self.row_log.put_back(noted);
+            return Err(error);
         }
         Ok(noted.len())
     }
@@ -469,15 +440,22 @@ impl<'c, 'a, 'f> IndexFiller<'c, 'a, 'f> {
             if deferred.bytes < self.bounds.most / 2 { None } else { deferred.take_next() }
         };
         if let Some((place, again)) = again {
-            self.apply(&self.trees[place], &again)?;
+            let applied = self.apply(&self.trees[place], &again);
+            applied.inspect_err(|_| self.deferred.borrow_mut().put(place, &again))?;
         }
         self.apply(at, entry)
     }
 
     /// Applies the deferred entries again.
-    fn apply_deferred(&self) -> Result<()> {
+    pub(super) fn apply_deferred(&self) -> Result<()> {
         let entries = self.deferred.take().entries;
-        entries.iter().try_for_each(|(place, entry)| self.apply(&self.trees[*place], entry))
+        let applied = entries.iter().try_for_each(|(place, entry)| self.apply(&self.trees[*place], entry));
+        applied.inspect_err(|_| {
+            let mut deferred = self.deferred.borrow_mut();
+            for (place, entry) in &entries {
+                deferred.put(*place, entry);
+            }
+        })
     }
 
     fn apply(&self, at: &Filling<'_, '_>, key: &EntryKey) -> Result<()> {
@@ -563,7 +541,7 @@ impl<'c, 'a, 'f> IndexFiller<'c, 'a, 'f> {
     /// tablespace or the one on which it worked.
     pub(super) fn owner_of(&self, space: Option<SpaceId>) -> Owner {
         if space == Some(self.rows.space().id()) {
-            return Owner::Table(self.table.into());
+            return Owner::Table(self.of.name.clone());
         }
         let at = self.trees.iter().find(|at| Some(at.tree.space().id()) == space);
         at.unwrap_or_else(|| &self.trees[self.current.get()]).maker.owner()

@@ -66,7 +66,7 @@ pub struct Transactions {
     purge: Arc<Purge>,
     undo_limit: UndoLimit,
     /// Observers of rows that are rolled back.
-    followers: Followers,
+    followers: Arc<Followers>,
     /// Key latches, held for the length of a call.
     key_latches: Arc<KeyLatches>,
     /// The lock table: locks that transactions hold until they end.
@@ -142,7 +142,7 @@ impl Transactions {
         Ok(Self {
             versions: Versions::new(active.clone(), streams.clone()),
             undo_limit: UndoLimit::new(undo.clone(), streams.clone(), active.clone(), purge.clone()),
-            followers: Followers::new(),
+            followers: Arc::new(Followers::new()),
             lock_manager: LockManager::new(env),
             lock_wait: LockWait::new(None),
             prepared: Prepared::default(),
@@ -200,7 +200,7 @@ impl Transactions {
     }
 
     /// Returns the observers of rows that are rolled back.
-    pub(crate) fn followers(&self) -> &Followers {
+    pub(crate) fn followers(&self) -> &Arc<Followers> {
         &self.followers
     }
 

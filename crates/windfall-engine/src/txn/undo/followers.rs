@@ -53,19 +53,19 @@ pub trait Follower: Send + Sync + fmt::Debug {
 #[derive(Debug)]
 pub struct Followers {
     count: AtomicUsize,
-    /// By the clustered tree of their table: one index at a time is added to a table.
+    /// By the clustered tree of their table: one statement at a time adds indexes to a table.
     by_table: Mutex<BTreeMap<SpaceId, Arc<dyn Follower>>>,
 }
 
 /// The registration of a follower, until this is dropped.
 #[derive(Debug)]
 #[must_use = "it follows as long as this is there"]
-pub struct Following<'a> {
-    followers: &'a Followers,
+pub struct Following {
+    followers: Arc<Followers>,
     table: SpaceId,
 }
 
-impl Drop for Following<'_> {
+impl Drop for Following {
     fn drop(&mut self) {
         let mut by_table = self.followers.by_table.lock();
         let follower = by_table.remove(&self.table);
@@ -93,14 +93,19 @@ impl Followers {
 
     /// Registers the follower of a table, given by its clustered tree. Each row that it reads from now on is in its
     /// restored state, or the follower is notified.
-    pub fn follow(&self, table: SpaceId, follower: Arc<dyn Follower>) -> Following<'_> {
+    pub fn follow(self: &Arc<Self>, table: SpaceId, follower: Arc<dyn Follower>) -> Following {
         let mut by_table = self.by_table.lock();
         let before = by_table.insert(table, follower);
-        debug_assert!(before.is_none(), "a statement has the table's name to itself");
+        debug_assert!(before.is_none(), "the indexes of a table are built by two statements");
         self.count.store(by_table.len(), SeqCst);
         drop(by_table);
         fence(SeqCst);
-        Following { followers: self, table }
+        Following { followers: self.clone(), table }
+    }
+
+    /// Returns whether a table, given by its clustered tree, has a follower.
+    pub fn has(&self, table: SpaceId) -> bool {
+        self.by_table.lock().contains_key(&table)
     }
 
     /// Notifies the follower that a row was rolled back: its version before the rollback and its version since.

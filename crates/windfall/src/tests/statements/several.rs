@@ -1,5 +1,7 @@
 //! Several indexes that one statement adds in one scan of the table, with other changes of the table.
 
+mod two_steps;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::{
