@@ -25,7 +25,8 @@ pub fn encode<F: AsRef<[u8]>>(fields: &[F]) -> Vec<u8> {
     value
 }
 
-/// Returns the bytes of a value with fields of these lengths.
+/// Returns the length of a value with fields of these lengths, in bytes.
+#[doc(hidden)]
 pub fn encoded_bytes(lengths: impl Iterator<Item = u64>) -> u64 {
     lengths.fold(2, |bytes, length| bytes.saturating_add(4).saturating_add(length))
 }
@@ -34,6 +35,7 @@ pub fn encoded_bytes(lengths: impl Iterator<Item = u64>) -> u64 {
 ///
 /// # Panics
 /// As [`encode`].
+#[doc(hidden)]
 pub fn encode_ends(lengths: impl ExactSizeIterator<Item = u64>, value: &mut Vec<u8>) {
     let count = u16::try_from(lengths.len()).expect("at most 65,535 fields");
     value.extend_from_slice(&count.to_le_bytes());
@@ -93,6 +95,12 @@ impl FieldSet {
         Self(self.0 | 1 << number)
     }
 
+    /// Returns the set with a field less.
+    #[must_use]
+    pub const fn without(self, number: usize) -> Self {
+        if number < 64 { Self(self.0 & !(1 << number)) } else { self }
+    }
+
     /// Returns whether the field is in the set.
     pub const fn contains(self, number: usize) -> bool {
         number < 64 && self.0 & 1 << number != 0
@@ -143,6 +151,7 @@ mod tests {
         assert_eq!(numbers(FieldSet::NONE), [0; 0]);
         assert_eq!(numbers(FieldSet::ALL), (0..64).collect::<Vec<_>>());
         assert_eq!(FieldSet::first(64), FieldSet::ALL);
+        assert_eq!(numbers(FieldSet::first(3).without(1).without(63).without(64)), [0, 2]);
         assert_eq!(numbers(FieldSet::first(2).with(63).with(5)), [0, 1, 5, 63]);
     }
 

@@ -4,8 +4,8 @@
 //! again, and a read of other fields does not read them.
 //!
 //! **Invariants.** A row reads as [`row::encode`] of its fields, however it was written and is stored (test:
-//! `rows_of_fields_match_the_model`). A field that is kept, or that is not selected, costs no page (test:
-//! `a_kept_field_is_neither_read_nor_written`).
+//! `rows_of_fields_match_the_model`). A long field that is kept, or that is not selected, costs no page
+//! (test: `a_kept_field_is_neither_read_nor_written`), except for the first bytes of a value that an index is made of.
 
 use smallvec::SmallVec;
 
@@ -71,11 +71,11 @@ impl<A: Access> Table<A> {
 
     /// Gives a row these fields, and replaces its entries in the named indexes as [`Table::update_with`] does. A field
     /// that is kept is that of the row when it is changed, which a transaction has usually locked before. If it is
-    /// long, it is neither read nor written; only an index that makes its entries of the value reads the first 64 KiB
-    /// of that.
+    /// long, it is neither read nor written; only an index that makes its entries of the value, or that is being built,
+    /// reads the first 64 KiB of that.
     ///
-    /// A row that was written as one value must be [`row::encode`] of fields if some of them are kept. It is then
-    /// stored field by field.
+    /// A row that was written as one value must be [`row::encode`] of fields if some of them are kept. It is then read
+    /// whole, and stored field by field.
     ///
     /// # Errors
     /// As [`Table::update_with`]; too many fields
@@ -93,7 +93,9 @@ impl<A: Access> Table<A> {
 
     /// Returns a handle of the same table whose reads need only these fields: those of single rows, of many, and of
     /// cursors and indexes that are made with it. Another field that has pages of its own is not read, and is empty in
-    /// the value; one that has not may be there or not. A row that was not written field by field is read whole.
+    /// the value; one that has not may be there or not. A row that was not written field by field is read whole. So
+    /// such a value is not to be written back: change the fields ([`Table::update_fields`]). In a transaction
+    /// ([`Transaction::table`](crate::Transaction::table)) the handle reads the same fields.
     ///
     /// ```
     /// # fn main() -> windfall::Result<()> {

@@ -48,6 +48,8 @@ pub struct Index<A = AutoCommit> {
 /// The number of an index ([`Table::index_number`](crate::Table::index_number)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct IndexNumber {
+    /// The number of the opening of the database, in this process.
+    pub(crate) opening: u64,
     /// The id of the table.
     pub(crate) table: u64,
     /// The version of its definition.

@@ -129,9 +129,11 @@ impl Drop for Session {
     }
 }
 
-/// A temporary table that belongs to no session ([`Database::create_temporary_table`]). Any thread may use it. It is
-/// dropped with this value, after the calls on it: so the source of a value of the table must not drop it. Handles of
-/// it, which are clones of the [`Table`] that this dereferences to, return
+/// A temporary table that belongs to no session ([`Database::create_temporary_table`]). Any thread may use it, one
+/// after the other: one call or transaction at a time. No rows, ranges or tables are locked, and reads return the
+/// newest rows, so another thread would see the changes of a transaction that has not ended. It is dropped with this
+/// value, after the calls on it: so the source of a value of the table must not drop it. Handles of it, which are
+/// clones of the [`Table`] that this dereferences to, return
 /// [`Error::TableDropped`](crate::error::Error::TableDropped) from then on.
 ///
 /// [`Database::create_temporary_table`]: crate::Database::create_temporary_table

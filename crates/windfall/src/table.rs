@@ -321,7 +321,7 @@ impl<A: Access> Table<A> {
                 call.finish(found)
             }
             None => self.inner.enter().and_then(|call| match self.undo {
-                // A session reads its own changes, and no other session has this table.
+                // A temporary table has one user at a time, which reads its own changes.
                 Some(_) => {
                     transactions.versions().get_in(&call.clustered, key, Visibility::Newest, fields, value)
                 }
@@ -386,7 +386,7 @@ impl<A: Access> Table<A> {
         if self.undo.is_some() { TableKind::Temporary } else { TableKind::Shared }
     }
 
-    /// Refuses a change in a read-only transaction. Temporary tables are exempt, because no other session has them.
+    /// Refuses a change in a read-only transaction. Temporary tables are exempt, because they have one user at a time.
     pub(crate) fn check_may_change(&self, scope: &Scope) -> Result<()> {
         if self.kind() == TableKind::Temporary { Ok(()) } else { scope.check_may_change() }
     }
@@ -730,7 +730,7 @@ impl<A: Access> Table<A> {
     /// Returns how plain reads on this handle read.
     pub(crate) fn reader(&self) -> Result<Reader> {
         Ok(match self.scope()? {
-            // A session sees its own changes to a temporary table, and no other session has the table.
+            // A temporary table has one user at a time, which sees its own changes.
             scope if self.undo.is_some() => Reader::Session(scope.cloned()),
             Some(scope) => Reader::InTransaction(scope.clone(), None),
             None => Reader::Alone,
@@ -749,8 +749,8 @@ impl<A: Access> Table<A> {
     }
 
     /// Returns the number of the secondary index of this name, with which [`Table::index_at`] finds it without its
-    /// name. The number is valid for all handles of the table, in transactions or not, until the table is altered or
-    /// truncated.
+    /// name. The number is valid for all handles of the table, in transactions or not, until the table is altered,
+    /// truncated or loaded, or the database is closed.
     ///
     /// # Errors
     /// As [`Table::index`].
@@ -758,7 +758,7 @@ impl<A: Access> Table<A> {
         self.engine.check_open()?;
         let call = self.enter()?;
         let place = self.index_place(&call, name)?;
-        Ok(IndexNumber { table: call.record.id, version: call.record.version, place })
+        Ok(self.number_of(&call, place))
     }
 
     /// Returns the secondary index of this number ([`Table::index_number`]).
@@ -768,10 +768,15 @@ impl<A: Access> Table<A> {
     pub fn index_at(&self, number: IndexNumber) -> Result<Index<A>> {
         self.engine.check_open()?;
         let call = self.enter()?;
-        if (number.table, number.version) != (call.record.id, call.record.version) {
+        if number != self.number_of(&call, number.place) {
             return Err(SchemaError::IndexNumberOutdated(self.name.clone()).into());
         }
         Ok(self.index_in(&call, number.place))
+    }
+
+    fn number_of(&self, schema: &TableSchema, place: usize) -> IndexNumber {
+        let (table, version) = (schema.record.id, schema.record.version);
+        IndexNumber { opening: self.engine.opening, table, version, place }
     }
 
     fn index_place(&self, schema: &TableSchema, name: &str) -> Result<usize> {

@@ -129,7 +129,7 @@ impl TransactionOptions {
         self
     }
 
-    /// Makes it read-only: it changes only temporary tables, which no other session has, and locks only what plain
+    /// Makes it read-only: it changes only temporary tables, which no other transaction uses, and locks only what plain
     /// reads lock at [`Isolation::Serializable`].
     #[must_use]
     pub fn read_only(mut self) -> Self {

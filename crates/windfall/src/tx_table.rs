@@ -215,7 +215,7 @@ impl TxTable<'_> {
     /// lock the table before the first of them. The lock is kept when the transaction rolls back to a savepoint or
     /// undoes a statement. It does not survive a crash of a prepared transaction, which then has locks on what it has
     /// changed. A statement of the transaction itself that drops or truncates the table releases it. On a temporary
-    /// table, which no other session has, it does nothing.
+    /// table, which one session or thread uses at a time, it does nothing.
     ///
     /// With [`LockWaitPolicy::NoWait`] ([`TxTable::lock_wait_policy`]) it does not wait.
     ///

@@ -5,7 +5,7 @@ mod common;
 use common::{key, new_database};
 use windfall::{
     Batch, CountingAllocator, FlushLog, IndexBatch, IndexOptions, OneRow, Options, Result, Seek,
-    TableOptions, TransactionOptions, Values,
+    TableOptions, TransactionOptions, Values, row::FieldSet,
 };
 use windfall_base::sync::work::{self, Work};
 
@@ -28,6 +28,35 @@ fn allocates_at_most(most: u64, what: &str, mut read: impl FnMut() -> Result<()>
     let made = allocations() - before;
     assert!(made <= most, "{what}: {made}");
     Ok(())
+}
+
+#[test]
+fn scans_of_rows_of_many_fields_allocate_nothing() -> Result<()> {
+    let options =
+        Options::default().page_size(4096).buffer_pool_size(16 << 20).flush_log_at_trx_commit(FlushLog::Lazy);
+    let (_folder, db) = new_database(options)?;
+    for count in [2, 46] {
+        let table = db.create_table(&format!("t{count}"), TableOptions::default())?;
+        for n in 0..100 {
+            let mut fields = vec![&[1; 20][..]; count];
+            fields[0] = &[7; 2000];
+            table.insert_fields(&key(n), &fields, &[])?;
+        }
+        let short = table.select_fields(FieldSet::ALL.without(0));
+        for (what, table) in [("a scan of all fields", &table), ("a scan of short fields", &short)] {
+            let mut cursor = table.cursor()?;
+            allocates_nothing(what, || {
+                assert!(cursor.seek(Seek::First)?);
+                let mut rows = 1;
+                while cursor.next()? {
+                    rows += 1;
+                }
+                assert_eq!(rows, 100);
+                Ok(())
+            })?;
+        }
+    }
+    db.close()
 }
 
 /// The values of the index contain zero bytes, so that its keys are copied where the cursor unescapes them.

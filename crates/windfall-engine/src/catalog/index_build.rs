@@ -19,7 +19,7 @@
 //! still roll back. The waits:
 //! - The first closing of the gate waits for the calls in progress.
 //! - At the end, the statement waits for the transactions that have changed or locked rows of the table, and for
-//!   background rollbacks of it, up to its timeout ([`LockError`](crate::error::LockError) then names them). It applies
+//!   background rollbacks of it, up to its timeout ([`LockError`] then names them). It applies
 //!   notes meanwhile, because these may wait for room there. A wait for a prepared transaction, or for one that lasts
 //!   hours, does not block others for long: a new writer waits at most for one turn of the statement in the table's
 //!   queue (`txn::locks::turns`).

@@ -243,7 +243,9 @@ impl Cursor {
         let visibility = Visibility::View(view, own);
         let (versions, space) = (engine.transactions.versions(), tree.space().id());
         let up = matches!(step, Move::Next);
+        let mut work = LongWork::default();
         while let Some((header, key, value)) = entries.peek(up) {
+            work.step()?;
             if !is_row_of_view(view, header) {
                 return Ok(false);
             }

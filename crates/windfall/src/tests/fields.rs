@@ -374,6 +374,10 @@ fn fields_that_are_missing_or_too_many_are_refused() -> Result<()> {
     // One that was written as a whole has the fields that it encodes, or none.
     table.insert(b"plain", b"")?;
     assert!(refused(table.update_fields(b"plain", &[keep], &[])).contains("has 0 fields"));
+    let with_more = [row::encode(&[b"short"]), b"more".to_vec()].concat();
+    table.put(b"plain", &with_more)?;
+    assert!(refused(table.update_fields(b"plain", &[keep], &[])).contains("has 0 fields"));
+    assert_eq!(table.get(b"plain")?, Some(with_more));
     table.put(b"plain", &row::encode(&[&long[..], b"short", &long]))?;
     table.update_fields(b"plain", &[keep, FieldChange::Set(b"changed"), keep], &[])?;
     assert!(table.get(b"plain")?.unwrap() == row::encode(&[&long[..], b"changed", &long]));

@@ -31,6 +31,9 @@ fn an_index_is_found_by_its_number_until_the_table_is_altered() {
         assert!(matches!(error, Error::Schema(SchemaError::IndexNumberOutdated(_))), "{error}");
     };
     outdated(other.index_at(first));
+    // A table of the same id and version in another database.
+    let elsewhere = database();
+    outdated(elsewhere.create_table("t", indexed()).unwrap().index_at(second));
     db.drop_index("t", "first").unwrap();
     outdated(table.index_at(second));
     let again = table.index_number("second").unwrap();

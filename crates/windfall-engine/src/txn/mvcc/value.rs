@@ -22,7 +22,7 @@ use crate::{
     row::{self, FieldSet},
     store::Tree,
     sync::Arc,
-    tree::{OverflowRef, StoredField, StoredFields, overflow::OverflowReader},
+    tree::{OverflowRef, StoredField, StoredFields, fields::FIELDS_MAX, overflow::OverflowReader},
 };
 
 /// The number of first bytes of a value that index keys are made of.
@@ -158,7 +158,7 @@ pub(in crate::txn) fn follow(
 /// allocates nothing.
 fn follow_fields(tree: &Tree, selected: FieldSet, window: Option<usize>, out: &mut Vec<u8>) -> Result<()> {
     let stored = out.len();
-    let places: SmallVec<[FieldPlace; 8]> = stored_fields(tree, out)?
+    let places: SmallVec<[FieldPlace; FIELDS_MAX]> = stored_fields(tree, out)?
         .enumerate()
         .scan(StoredFields::contents_at(out), |at, (n, field)| {
             Some(FieldPlace::next(at, selected.contains(n), field))

@@ -16,17 +16,20 @@ use super::{
 };
 use crate::{
     buffer::{BufferPool, Durability},
-    error::{CorruptError, Owner, Result},
+    error::Result,
     ids::Lsn,
     mtr::Mtr,
     page::EntryHeader,
     store::Tree,
     tablespace,
-    tree::{Chains, Located, Room, split_log_limit},
+    tree::{Located, Room, split_log_limit},
     txn::{
         locks::RowMode,
         trx::Trx,
-        undo::record::{ChangedRow, KeptChains, RowChange},
+        undo::{
+            chains::chains_of,
+            record::{ChangedRow, KeptChains, RowChange},
+        },
     },
 };
 
@@ -210,23 +213,15 @@ fn change_of(
         (Some(new), Some(header)) => {
             let mut value = Vec::new();
             located.value_into(mtr, &mut value);
-            let kept = if header.is_plain() {
-                KeptChains::default()
-            } else {
+            let kept = if header.has_fields() {
                 let after = EntryHeader { flags: new.flags, ..EntryHeader::default() };
-                KeptChains::of(chains(tree, header, &value)?, chains(tree, after, new.bytes)?)
+                KeptChains::of(chains_of(tree, header, &value)?, chains_of(tree, after, new.bytes)?)
+            } else {
+                KeptChains::default()
             };
             RowChange::Update { header, value, kept }
         }
         (_, None) => RowChange::Insert,
-    })
-}
-
-/// Returns the chains of an entry.
-fn chains<'v>(tree: &Tree, header: EntryHeader, value: &'v [u8]) -> Result<Chains<'v>> {
-    Chains::of(header, value).ok_or_else(|| {
-        let what = "an entry has no overflow reference where it should".into();
-        CorruptError::Structure { owner: Owner::Unknown, space: tree.space().id(), what }.into()
     })
 }
 

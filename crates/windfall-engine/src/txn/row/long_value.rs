@@ -24,6 +24,8 @@ use crate::{
     },
 };
 
+/// Bytes of log for the begin of a chain, with its undo record and the mark on that in a rollback.
+const LOG_BYTES_PER_CHAIN: u64 = 512;
 /// Bytes read from a source at once.
 const SOURCE_CHUNK_BYTES: usize = 64 << 10;
 
@@ -74,6 +76,9 @@ fn begin_chain<'e: 't, 't>(
     let tree = target.clustered;
     let pool = tree.store();
     tree.ensure_root()?;
+    if target.durability() == Durability::Logged {
+        trx.reserve_log(LOG_BYTES_PER_CHAIN)?;
+    }
     let mut tail = trx.tail(target.temporary)?;
     trx.reserve(&mut tail, UndoRecord::OVERFLOW_LENGTH)?;
     let mut mtr = Mtr::begin(pool)?;

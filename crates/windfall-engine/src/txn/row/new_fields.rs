@@ -73,8 +73,10 @@ impl<'f> NewFields<'f> {
         let old: Vec<StoredField<'f>> = match before {
             Some((header, stored)) if header.has_fields() => value::stored_fields(tree, stored)?.collect(),
             Some((_, value)) => {
-                let fields = (0..count.min(row::count(value))).map_while(|n| row::field(value, n));
-                fields.map(StoredField::Inline).collect()
+                let fields = (0..row::count(value)).map_while(|n| row::field(value, n));
+                let is_row =
+                    row::encoded_bytes(fields.clone().map(|field| field.len() as u64)) == value.len() as u64;
+                fields.filter(|_| is_row).map(StoredField::Inline).collect()
             }
             None => Vec::new(),
         };

@@ -10,8 +10,12 @@ use super::{
 };
 use crate::{
     env::Env as _,
-    row as encoded, tablespace,
-    txn::{FieldChange, Visibility},
+    error::Error,
+    row as encoded,
+    sync::Arc,
+    tablespace,
+    tree::fields::fields_limit,
+    txn::{FieldChange, Follower, Visibility},
 };
 
 fn base(seed: u64) -> (Base, SimulatedEnv) {
@@ -201,4 +205,121 @@ fn a_blocked_call_keeps_the_chains_of_its_own_fields() {
     base.purge_all();
     base.compare_pages().unwrap();
     assert!(pages() < written + 1, "the chain of the earlier attempt is left");
+}
+
+/// Fields of up to 400 KB: a step of purge ends between two chains of one record, or within one.
+#[test]
+fn purge_is_cut_between_the_chains_of_one_record() {
+    for seed in 0..4 {
+        let (base, env) = base(seed);
+        let target = base.target(&[]);
+        let longs: Vec<Vec<u8>> = (0..5).map(|n| vec![n + 1; 200_000 + 50_000 * n as usize]).collect();
+        let all: Vec<_> = longs.iter().map(|field| FieldChange::Set(field)).collect();
+        let steps = |most: u64| {
+            for _ in 0..env.random() % most {
+                base.transactions.purge().step().unwrap();
+                base.clustered.check().unwrap();
+            }
+        };
+        let in_transaction = |fields: &[FieldChange<'_>], mode, commits: bool| {
+            let mut trx = Trx::new(&base.transactions);
+            change_fields(&mut trx, &target, b"row", fields, mode);
+            steps(3);
+            if commits { trx.commit().map(drop) } else { trx.rollback().map(drop) }.unwrap();
+            steps(4);
+        };
+        in_transaction(&all, Mode::Insert, true);
+        for round in 0..4 {
+            let some: Vec<_> = all
+                .iter()
+                .map(|set| if env.random().is_multiple_of(2) { FieldChange::Keep } else { *set })
+                .collect();
+            in_transaction(&some, Mode::Update, !env.random().is_multiple_of(3));
+            if round % 2 == 1 {
+                let mut trx = Trx::new(&base.transactions);
+                let delete = |trx: &mut Trx<'_>| {
+                    row::change(trx, &target, b"row", &mut Edit::delete(), false).map(drop)
+                };
+                unblocked(&mut trx, delete).unwrap();
+                trx.commit().unwrap();
+                steps(5);
+                in_transaction(&all, Mode::Insert, false);
+                in_transaction(&all, Mode::Insert, true);
+            }
+            let mut value = Vec::new();
+            assert!(value::get(&base.clustered, b"row", FieldSet::ALL, &mut value).unwrap());
+            assert!(value == encoded::encode(&longs), "seed {seed}, round {round}");
+        }
+        base.purge_all();
+        base.compare_pages().unwrap();
+    }
+}
+
+/// The values of rows that were rolled back, before and after.
+#[derive(Debug, Default)]
+struct Noted(std::sync::Mutex<Vec<[Option<Vec<u8>>; 2]>>);
+
+impl Follower for Noted {
+    fn note(&self, _: &[u8], before: Option<&[u8]>, after: Option<&[u8]>) {
+        self.0.lock().unwrap().push([before, after].map(|value| value.map(<[u8]>::to_vec)));
+    }
+
+    fn note_unreadable(&self, error: Error) {
+        panic!("a value cannot be read: {error}");
+    }
+
+    fn is_full(&self) -> bool {
+        false
+    }
+
+    fn wait_for_room(&self) {}
+}
+
+#[test]
+fn a_follower_gets_the_fields_that_the_undone_change_has_kept() {
+    let (base, _) = base(1);
+    let target = base.target(&[]);
+    let long = vec![5; 20_000];
+    let mut writer = Trx::new(&base.transactions);
+    let fields = [FieldChange::Set(b"a"), FieldChange::Set(&long)];
+    change_fields(&mut writer, &target, b"row", &fields, Mode::Insert);
+    writer.commit().unwrap();
+    let noted = Arc::new(Noted::default());
+    let _following = base.transactions.followers().follow(CLUSTERED, noted.clone());
+    let mut trx = Trx::new(&base.transactions);
+    change_fields(&mut trx, &target, b"row", &[FieldChange::Set(b"b"), FieldChange::Keep], Mode::Update);
+    change_fields(&mut trx, &target, b"other", &fields, Mode::Insert);
+    unblocked(&mut trx, |trx| row::change(trx, &target, b"row", &mut Edit::delete(), false).map(drop))
+        .unwrap();
+    trx.rollback().unwrap();
+    let [a, b] = [b"a", b"b"].map(|first| Some(encoded::encode(&[&first[..], &long])));
+    assert!(*noted.0.lock().unwrap() == [[None, b.clone()], [a.clone(), None], [b, a]]);
+}
+
+/// A call that fails after it has written many chains: what it logs besides their pages, and what their rollback logs,
+/// was reserved.
+#[test]
+fn the_begin_of_each_chain_has_log_reserved() {
+    let (base, _) = base(1);
+    let target = base.target(&[]);
+    let log = base.pool.context().log.clone();
+    let limit = fields_limit(base.clustered.inline_limit());
+    let field = vec![7; 100];
+    for fails in [false, true] {
+        let fields = vec![FieldChange::Set(&field); limit - usize::from(fails)];
+        let pages = || tablespace::pages_in_use(&base.pool, base.clustered.space()).unwrap().len() as u64;
+        let (before, pages_before) = ((log.end().0, log.reserved_ever.sum()), pages());
+        base.transactions.fail_at(if fails { 2 } else { 0 });
+        let mut edit = Edit::write(Value::Fields(&fields), Mode::Put);
+        let done = row::change(&mut Trx::new(&base.transactions), &target, b"row", &mut edit, true);
+        base.transactions.fail_at(0);
+        assert_eq!(done.is_err(), fails, "{done:?}");
+        let (appended, reserved) = (log.end().0 - before.0, log.reserved_ever.sum() - before.1);
+        // The group of each page has a reservation of its own, of three pages, and takes 200 bytes at most.
+        let chains = (pages() - pages_before).min(fields.len() as u64);
+        assert!(chains > 30, "{chains} chains");
+        let (appended, reserved) = (appended.saturating_sub(chains * 200), reserved - chains * 3 * 4096);
+        assert!(appended <= reserved, "{appended} bytes of {reserved} that were reserved");
+        base.purge_all();
+    }
 }

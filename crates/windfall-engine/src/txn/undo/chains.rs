@@ -30,7 +30,14 @@
 //! chain, neither at run time nor in recovery, and does not depend on the length of the value.
 
 use super::record::KeptChains;
-use crate::{error::Result, ids::PageNo, mtr::Mtr, page::EntryHeader, store::Tree, tree::Chains};
+use crate::{
+    error::{CorruptError, Owner, Result},
+    ids::PageNo,
+    mtr::Mtr,
+    page::EntryHeader,
+    store::Tree,
+    tree::Chains,
+};
 
 /// Pages freed in one mini-transaction.
 const PAGES_PER_GROUP: usize = 16;
@@ -74,7 +81,7 @@ pub(super) fn free_of(
     kept: KeptChains,
     allowance: &mut usize,
 ) -> Result<bool> {
-    for chain in Chains::of(header, value).into_iter().flat_map(|chains| kept.others_of(chains)) {
+    for chain in kept.others_of(chains_of(tree, header, value)?) {
         if !free(tree, chain.first, chain.stamp, allowance)? {
             return Ok(false);
         }
@@ -82,7 +89,19 @@ pub(super) fn free_of(
     Ok(true)
 }
 
-/// Returns whether a version has chains that the next version has not kept.
+/// Returns whether a version has chains that the next version has not kept, or makes no sense, which [`free_of`]
+/// reports.
 pub(super) fn has_replaced(header: EntryHeader, value: &[u8], kept: KeptChains) -> bool {
-    Chains::of(header, value).is_some_and(|chains| kept.others_of(chains).next().is_some())
+    Chains::of(header, value).is_none_or(|chains| kept.others_of(chains).next().is_some())
+}
+
+/// Returns the chains of an entry.
+///
+/// # Errors
+/// Damage.
+pub(in crate::txn) fn chains_of<'v>(tree: &Tree, header: EntryHeader, value: &'v [u8]) -> Result<Chains<'v>> {
+    Chains::of(header, value).ok_or_else(|| {
+        let what = "an entry has no references to overflow chains where it should".into();
+        CorruptError::Structure { owner: Owner::Unknown, space: tree.space().id(), what }.into()
+    })
 }

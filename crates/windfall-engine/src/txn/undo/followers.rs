@@ -5,14 +5,17 @@
 //! coordinator. An observer of the rows of a table is registered here, and is notified of each row that was rolled
 //! back.
 //!
-//! **Invariants.** A rollback first restores the row and then looks up the follower of its table, and a follower is
-//! first registered and then reads the rows, so it reads the restored row, or is notified of it (test:
-//! `transactions_of_every_kind_go_on_while_an_index_is_built`). When a transaction has ended all its notifications have
-//! been made (checked by `running/rollback.rs::undo_record`).
+//! **Invariants.** A rollback latches the leaf of the row, then looks up the follower of its table, then restores the
+//! row, and a follower is first registered and then reads the rows, so it reads the restored row, or is notified of it
+//! (test: `transactions_of_every_kind_go_on_while_an_index_is_built`). The first bytes of the undone value are read
+//! before the row is restored: the entry refers to its chains until then, and afterwards another transaction may change
+//! the row and purge free those that the value before has as well (test:
+//! `a_follower_gets_the_fields_that_the_undone_change_has_kept`). When a transaction has ended all its notifications
+//! have been made (checked by `running/rollback.rs::undo_record`).
 //!
 //! **Order in memory.** Both have a sequentially consistent fence between the two steps, and one of these fences is the
-//! first in the total order. If it is the rollback's, the follower reads the restored row; if it is the follower's, it
-//! is notified.
+//! first in the total order. If it is the rollback's, the follower finds the leaf latched, and reads the restored row;
+//! if it is the follower's, it is notified.
 
 use core::fmt;
 use std::collections::BTreeMap;
@@ -107,32 +110,28 @@ impl Followers {
     pub fn has(&self, table: SpaceId) -> bool {
         self.by_table.lock().contains_key(&table)
     }
+}
 
-    /// Notifies the follower that a row was rolled back: its version before the rollback and its version since.
+impl dyn Follower {
+    /// Notifies the follower that a row was rolled back: the first bytes of its value before the rollback, and its
+    /// version since.
     pub(in crate::txn) fn note_rolled_back(
         &self,
         tree: &Tree,
         key: &[u8],
-        undone: Version,
+        undone: Option<Result<Vec<u8>>>,
         restored: Version,
     ) {
-        let Some(follower) = self.of(tree.space().id()) else {
-            return;
-        };
-        // The chain of a long value that was rolled back stays until the transaction has ended. The chain of the
-        // restored value may be freed as soon as another transaction has changed the row, and that change then counts.
-        let undone = undone.map(|(header, mut value)| -> Result<Vec<u8>> {
-            value::indexed_of(tree, header, &mut value)?;
-            Ok(value)
-        });
+        // A chain of the restored value may be freed as soon as another transaction has changed the row, and that
+        // change then counts.
         let restored = restored.map(|(header, mut value)| -> Result<Option<Vec<u8>>> {
             Ok(value::resolve_indexed(tree, key, header, &mut value)?.then_some(value))
         });
         match (undone.transpose(), restored.transpose()) {
             (Ok(undone), Ok(restored)) => {
-                follower.note(key, undone.as_deref(), restored.flatten().as_deref());
+                self.note(key, undone.as_deref(), restored.flatten().as_deref());
             }
-            (Err(error), _) | (_, Err(error)) => follower.note_unreadable(error),
+            (Err(error), _) | (_, Err(error)) => self.note_unreadable(error),
         }
     }
 }

@@ -64,6 +64,9 @@ impl PageRecords {
         }
         self.bytes.clear();
         self.from = at;
+        if at >= stream.end() {
+            return Ok(false);
+        }
         let (slice, page, offset) = stream.locate(at);
         // A record that reaches into a slice ends behind its begin.
         let Some(space) = stream.space(slice).filter(|_| !at.is_multiple_of(stream.slice_bytes())) else {

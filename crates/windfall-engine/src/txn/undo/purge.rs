@@ -216,7 +216,8 @@ impl Purge {
             let step = self.context.failpoint.pass().and_then(|()| self.step_in(stream));
             match step {
                 Ok(true) => {}
-                Ok(false) => return,
+                // The table was dropped, and its stream with it.
+                Ok(false) | Err(Error::TableDropped(_)) => return,
                 Err(error) => {
                     return tracing::warn!(
                         target: "windfall::undo",

@@ -20,7 +20,7 @@
 //! | 4 + n | clustered key |
 //! | 16 | update, delete: the version header before |
 //! | 4 + n | update: the value before, as it was stored |
-//! | 8 | update, if that is an overflow reference or fields: the chains that the entry keeps, a bit each |
+//! | 8 | update, if that is a list of fields: the chains of these that the entry keeps, a bit each |
 //! | 4 | number of secondary entries, then each: |
 //! | 8 | its tablespace |
 //! | 4 + n | its key |
@@ -311,10 +311,10 @@ impl<'a, T: ExactSizeIterator<Item = &'a Touch> + Clone> ChangedRow<'a, T> {
                 put_header(out, *header);
                 put(out, value);
                 debug_assert!(
-                    !header.is_plain() || kept.0 == 0,
-                    "a change keeps chains of a value that has none"
+                    header.has_fields() || kept.0 == 0,
+                    "a change keeps chains of a value that has no fields"
                 );
-                if !header.is_plain() {
+                if header.has_fields() {
                     out.extend_from_slice(&kept.0.to_le_bytes());
                 }
             }
@@ -422,7 +422,7 @@ impl UndoRecord {
                 INSERT => RowChange::Insert,
                 UPDATE => {
                     let (header, value) = (fields.header()?, fields.bytes()?);
-                    let kept = KeptChains(if header.is_plain() { 0 } else { fields.u64()? });
+                    let kept = KeptChains(if header.has_fields() { fields.u64()? } else { 0 });
                     RowChange::Update { header, value, kept }
                 }
                 DELETE => RowChange::Delete { header: fields.header()? },
@@ -517,7 +517,7 @@ mod tests {
         let change = prop_oneof![
             Just(RowChange::Insert),
             (header(), bytes(), any::<u64>()).prop_map(|(header, value, kept)| {
-                let kept = KeptChains(if header.is_plain() { 0 } else { kept });
+                let kept = KeptChains(if header.has_fields() { kept } else { 0 });
                 RowChange::Update { header, value, kept }
             }),
             header().prop_map(|header| RowChange::Delete { header })

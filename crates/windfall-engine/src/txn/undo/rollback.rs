@@ -34,6 +34,7 @@ use crate::{
     store::Tree,
     tablespace,
     tree::{Room, split_log_limit},
+    txn::mvcc::value,
 };
 
 /// Bytes of log that the rollback of an entry needs, in addition to its value and without page splits.
@@ -210,8 +211,24 @@ fn undo_row(
         RowChange::Update { value, .. } => (version, Room::Value(value.len())),
         RowChange::Delete { .. } => (version, Room::Keep),
     };
-    let mut mtr = Mtr::begin(tree.store())?;
-    let mut located = tree.seek_for_change(&mut mtr, key, room)?;
+    // The first bytes of the undone value, if it is not in the entry and a follower needs them.
+    let mut long = None;
+    let (mut mtr, mut located, follower) = loop {
+        let mut mtr = Mtr::begin(tree.store())?;
+        let located = tree.seek_for_change(&mut mtr, key, room)?;
+        let header = located.header().filter(|header| carries(Some(*header), version));
+        let is_long = header.is_some_and(|header| !header.is_deleted() && !header.is_plain());
+        // One that is registered later reads the restored row.
+        let follower = followers.of(tree.space().id());
+        if !is_long || long.is_some() || follower.is_none() {
+            break (mtr, located, follower);
+        }
+        // Without a latch. No other thread changes the row.
+        drop((located, mtr));
+        let mut value = Vec::new();
+        let header = tree.get_into(key, &mut value)?;
+        long = header.map(|header| value::indexed_of(tree, header, &mut value).map(|()| value));
+    };
     let (slot, op) = stream.latch_mark(&mut mtr, at)?;
     let mut small = false;
     let mut sides = None;
@@ -240,7 +257,9 @@ fn undo_row(
         if rows != 0 {
             tree.space().row_count().add(rows);
         }
-        sides = Some((undone, restored));
+        let undone =
+            undone.and_then(|(header, stored)| if header.is_plain() { Some(Ok(stored)) } else { long });
+        sides = follower.map(|follower| (follower, undone, restored));
         small = match change {
             RowChange::Insert => located.remove(&mut mtr),
             RowChange::Update { header, value, .. } => located.replace(&mut mtr, *header, value),
@@ -250,8 +269,8 @@ fn undo_row(
     mtr.apply(slot, &op);
     mtr.commit()?;
     tablespace::write_rows_if_due(tree.store(), tree.space());
-    if let Some((undone, restored)) = sides {
-        followers.note_rolled_back(tree, key, undone, restored);
+    if let Some((follower, undone, restored)) = sides {
+        follower.note_rolled_back(tree, key, undone, restored);
     }
     if small {
         merge(tree, key);
