@@ -22,14 +22,14 @@ use crate::{
 ///
 /// While it is open, which may be as long as the application likes, calls and transactions neither see its indexes nor
 /// supply entries for them, and none of them waits for it. What they change is noted for the indexes: up to 8 MiB in
-/// memory (more for a moment, 64 MiB at most, while a part goes to disk), the rest in temporary files, up to 1 GiB.
+/// memory (up to 64 MiB while a part goes to disk), the rest in at most 128 temporary files of usually 8 MiB each.
 /// [`TableAlteration::catch_up`] applies the notes. If they become too many, or a file cannot be written, the
 /// alteration fails, not the change: its next call gets the error ([`UsageError::TooManyNotes`]).
 ///
-/// Other DDL statements on the table go on as well. A statement that changes, truncates, drops or renames the table
-/// ends the alteration, whose calls are then refused ([`SchemaError::DefinitionChanged`]); a server keeps such
-/// statements away by its own metadata lock. Only statements that build indexes of the same table are refused
-/// ([`UsageError::AlterationOpen`]).
+/// Other DDL statements on the table go on as well. A statement that changes, truncates or drops the table ends the
+/// alteration, whose calls are then refused ([`SchemaError::DefinitionChanged`]), and one that renames it keeps it from
+/// being finished; a server keeps such statements away by its own metadata lock. Only statements that build indexes of
+/// the same table are refused ([`UsageError::AlterationOpen`]).
 ///
 /// [`UsageError::TooManyNotes`]: crate::error::UsageError::TooManyNotes
 /// [`UsageError::AlterationOpen`]: crate::error::UsageError::AlterationOpen

@@ -318,7 +318,7 @@ impl DdlGroup {
     }
 
     pub(crate) fn commit_made(self, make: Option<&mut MakeEntryOf<'_>>) -> Result<DropReport> {
-        let Self { statements, mut built, foreign, db } = self;
+        let Self { db, statements, mut built, foreign } = self;
         db.engine.check_open()?;
         if let Some(table) = foreign {
             return Err(UsageError::AlterationOfOther(table).into());

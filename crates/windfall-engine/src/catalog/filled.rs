@@ -4,14 +4,15 @@
 //! commits. If it fails, they are dropped.
 //!
 //! The log of that drop is reserved before the first page: a statement often fails because the disk is full, and then
-//! the log that is kept for drops may be used up as well.
+//! the log that is kept for drops may be used up as well. That of trees that were set aside is admitted when they are
+//! dropped; if it is refused, they stay listed as filled until the next opening drops them.
 //!
 //! **Invariants.** While a tree is filled, its tablespace is listed as that of a statement in progress (test:
 //! `no_statement_makes_a_file_look_unowned`), until its table can be found (test:
 //! `no_group_makes_a_file_look_unowned`). A statement that fails leaves none of its trees (tests:
 //! `a_refused_load_leaves_nothing`, `a_refused_statement_leaves_no_metadata`), also when no log can be reserved any
-//! more (test: `trees_are_dropped_although_the_log_is_used_up`). After a crash no record names them, so they are
-//! dropped by the next opening (tests: `a_crash_during_a_load_leaves_all_or_nothing`,
+//! more (test: `trees_are_dropped_although_the_log_is_used_up`). After a crash no record
+//! names them, so they are dropped by the next opening (tests: `a_crash_during_a_load_leaves_all_or_nothing`,
 //! `an_alteration_crashes_at_every_operation`).
 
 use super::{
@@ -139,6 +140,8 @@ impl Drop for Filled<'_> {
                 target: "windfall::ddl",
                 %error, "what a statement has filled is dropped at the next opening",
             );
+            // They are there until then.
+            self.making.drain(..).for_each(core::mem::forget);
         }
         self.making.clear();
     }

@@ -248,18 +248,19 @@ impl RowLog {
     }
 
     /// From now on no change waits for room: notes beyond the memory go to runs. `run` is the bytes of notes that are
-    /// written at once, `runs` their number, `most` the limit of notes in memory during a write.
+    /// written at once, `runs` their number, `most` the limit of notes in memory during a write. Their tablespaces must
+    /// be provided before.
     pub(super) fn wait_no_more(&self, pool: Arc<BufferPool>, (run, runs): (usize, usize), most: usize) {
         let set = self.disk.set(Disk { pool, run, runs, most });
-        assert!(set.is_ok(), "the changes of a table stop to wait twice");
+        assert!(set.is_ok(), "the changes of a table stop waiting twice");
         self.limit(usize::MAX);
     }
 
-    /// Returns how many tablespaces it lacks for all the runs that it may write.
-    pub(super) fn lacks(&self) -> usize {
+    /// Returns how many tablespaces it lacks for this number of runs.
+    pub(super) fn lacks(&self, runs: usize) -> usize {
         let notes = self.notes.lock();
         let used = notes.runs.len() + notes.spaces.len() + usize::from(notes.writing > 0);
-        self.disk.get().map_or(0, |disk| disk.runs.saturating_sub(used))
+        runs.saturating_sub(used)
     }
 
     /// Adds new tablespaces for runs.
@@ -536,11 +537,11 @@ mod tests {
         let one = 5 + 4 + NOTE_OVERHEAD_BYTES;
         let run = 10 * one;
         let spaces = |log: &RowLog| {
-            (0..log.lacks()).map(|_| engine.transactions.ids().space().unwrap()).collect::<Vec<_>>()
+            (0..log.lacks(50)).map(|_| engine.transactions.ids().space().unwrap()).collect::<Vec<_>>()
         };
         let log = row_log(&tree, &[None, Some(key_of(0))]);
         log.wait_no_more(engine.pool.clone(), (run, 50), usize::MAX);
-        assert_eq!(log.lacks(), 50);
+        assert_eq!(log.lacks(50), 50);
         log.provide(spaces(&log));
         let mut expected = BTreeSet::new();
         for n in 0..ROWS {
@@ -551,7 +552,7 @@ mod tests {
             assert!(log.bytes() < run + 2 * one && !log.is_full(), "{} bytes in memory", log.bytes());
             assert_eq!(log.count(), expected.len());
         }
-        assert!(log.runs() > 10 && log.lacks() == 0, "{} runs", log.runs());
+        assert!(log.runs() > 10 && log.lacks(50) == 0, "{} runs", log.runs());
         let mut taken = BTreeSet::new();
         while log.count() > 0 {
             let some = log.take_some(7).unwrap();

@@ -46,7 +46,7 @@ use crate::{
     },
     txn::{
         RowTarget, SuppliedChange,
-        mvcc::value::INDEXED_BYTES,
+        mvcc::value::{INDEXED_BYTES, start_of_fields},
         row::{Entry, check_length, entries_of_new_row},
     },
 };
@@ -82,19 +82,17 @@ impl LoadedValue<'_> {
     }
 
     /// Returns its first bytes, of which index keys are made.
-    fn indexed(&self) -> Cow<'_, [u8]> {
-        match self {
+    fn indexed(&self, tree: &Tree) -> Result<Cow<'_, [u8]>> {
+        Ok(match self {
             Self::Whole(value) => Cow::Borrowed(&value[..value.len().min(INDEXED_BYTES)]),
-            Self::Fields(fields) => {
-                let mut start = Vec::new();
-                row::encode_ends(fields.iter().map(|field| field.len() as u64), &mut start);
-                for field in *fields {
-                    start.extend_from_slice(&field[..field.len().min(INDEXED_BYTES - start.len())]);
-                }
-                Cow::Owned(start)
-            }
-        }
+            Self::Fields(fields) => Cow::Owned(start_of_fields(tree, &inline(fields), INDEXED_BYTES)?),
+        })
     }
+}
+
+/// Returns fields as they would be in the entry.
+fn inline<'f>(fields: &[&'f [u8]]) -> Vec<StoredField<'f>> {
+    fields.iter().map(|field| StoredField::Inline(field)).collect()
 }
 
 /// The content of a row's entry: its value, the reference to its overflow chain, or its fields.
@@ -304,7 +302,7 @@ impl<'a> TableLoader<'a> {
             temporary: None,
             watch: None,
         };
-        let start = if target.needs_bytes() { value.indexed() } else { Cow::default() };
+        let start = if target.needs_bytes() { value.indexed(tree)? } else { Cow::default() };
         entries_of_new_row(&target, key, &start, supplied, |n, entry| {
             debug_assert!(entry.key.ends_with(key), "an entry is not that of its row");
             maker(name, schema, n).collect(entry, &mut entries[n]);
@@ -323,7 +321,7 @@ impl<'a> TableLoader<'a> {
             }
             LoadedValue::Fields(fields) if is_short => Ok(Stored { bytes: row::encode(fields), flags: 0 }),
             LoadedValue::Fields(fields) => {
-                let mut stored: Vec<_> = fields.iter().map(|field| StoredField::Inline(field)).collect();
+                let mut stored = inline(fields);
                 for n in fields_for_chains(&stored, limit) {
                     stored[n] = StoredField::Chain(self.store_chain(fields[n])?);
                 }

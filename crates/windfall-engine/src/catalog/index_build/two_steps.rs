@@ -15,11 +15,12 @@
 //! `an_alteration_in_two_steps_crashes_at_every_operation`, `alterations_of_several_tables_are_finished_in_one_group`).
 //! An alteration that is dropped has changed nothing, and leaves nothing (test:
 //! `an_alteration_that_is_dropped_has_changed_nothing`). After an error, such as an interrupt, what was not applied is
-//! noted still, so that catching up can go on (test: `an_interrupt_ends_each_step_of_an_alteration`).
+//! still noted, so that catching up can go on (test: `an_interrupt_ends_each_step_of_an_alteration`).
 //!
 //! Other statements on the table do not wait for an open alteration, which may last as long as its owner likes, and do
 //! not fail because of it (test: `an_alteration_of_a_table_that_was_changed_is_refused`). One that changes the table,
-//! truncates, drops or renames it ends the alteration: that can only be dropped then (test:
+//! truncates or drops it ends the alteration: that can only be dropped then (test:
+//! `an_alteration_of_a_table_that_was_changed_is_refused`). A table that was renamed is not found any more (test:
 //! `an_alteration_of_a_table_that_was_changed_is_refused`). So what it would publish belongs to the definition for
 //! which it was built. The exception is a statement that builds indexes: it would note changes for two builds, and is
 //! refused (test: `an_alteration_of_a_table_that_was_changed_is_refused`).
@@ -142,9 +143,11 @@ impl BuiltIndexes {
     ///
     /// # Errors
     /// As [`Catalog::begin_alteration`]; the table was changed, truncated or dropped: the indexes can only be dropped
-    /// then. What was not applied stays noted.
+    /// then; a run that cannot be read: so it is then, too. What was not applied otherwise stays noted. The call comes
+    /// from within the source of a value or another function that a call runs.
     pub fn catch_up(&mut self, make: Option<&mut MakeEntryOf<'_>>) -> Result<()> {
         let catalog = self.catalog.clone();
+        Catalog::check_outside()?;
         self.check_function(make.is_some())?;
         self.new.check_current()?;
         let done = catalog.fill_with(&mut [&mut self.new], make, |fillers| {
@@ -173,7 +176,7 @@ impl NewIndexes {
     /// Gives the row log the tablespaces for all its runs, in place of those that were read: the threads that write
     /// runs request none.
     pub(super) fn provide(&self, catalog: &Catalog) -> Result<()> {
-        let lacks = self.row_log.lacks();
+        let lacks = self.row_log.lacks(self.bounds.runs);
         let spaces = (0..lacks).map(|_| catalog.transactions.ids().space()).collect::<Result<_>>()?;
         self.row_log.provide(spaces);
         Ok(())
@@ -221,10 +224,12 @@ impl Catalog {
         let done = self.fill_with(&mut [&mut new], make, |fillers| {
             fillers.iter().try_for_each(|filler| filler.owned(filler.fill()))
         });
+        let not_provided = |error| BuildFailed { error, panic: None };
+        // Before changes wait no more: the first of them may have to write a run.
+        let done = done.and_then(|()| new.provide(self).map_err(not_provided));
         let bounds = new.bounds;
         new.row_log.wait_no_more(pool, (bounds.run, bounds.runs), bounds.most);
-        let provided = |error| BuildFailed { error, panic: None };
-        match done.and_then(|()| new.provide(self).map_err(provided)) {
+        match done {
             Ok(()) => {
                 new.are_filled = true;
                 Ok(new)

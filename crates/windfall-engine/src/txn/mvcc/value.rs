@@ -238,11 +238,7 @@ fn append(tree: &Tree, chain: OverflowRef, window: Option<usize>, out: &mut Vec<
 ///
 /// # Errors
 /// Damage, I/O.
-pub(in crate::txn) fn start_of_fields(
-    tree: &Tree,
-    fields: &[StoredField<'_>],
-    window: usize,
-) -> Result<Vec<u8>> {
+pub(crate) fn start_of_fields(tree: &Tree, fields: &[StoredField<'_>], window: usize) -> Result<Vec<u8>> {
     let mut out = Vec::new();
     row::encode_ends(fields.iter().map(StoredField::length), &mut out);
     for field in fields {

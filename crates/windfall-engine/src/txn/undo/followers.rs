@@ -99,7 +99,7 @@ impl Followers {
     pub fn follow(self: &Arc<Self>, table: SpaceId, follower: Arc<dyn Follower>) -> Following {
         let mut by_table = self.by_table.lock();
         let before = by_table.insert(table, follower);
-        debug_assert!(before.is_none(), "the indexes of a table are built by two statements");
+        debug_assert!(before.is_none(), "two statements build indexes of one table");
         self.count.store(by_table.len(), SeqCst);
         drop(by_table);
         fence(SeqCst);
