@@ -224,10 +224,15 @@ impl<A: Access> Table<A> {
         edit: &mut Edit<'_>,
     ) -> Result<Option<row::Changed>, Stop> {
         self.inside(|target| {
+            let space = target.clustered.space().id();
             if self.inner.is_lock_announced() {
-                row::lock_table(trx, target.clustered.space().id())?;
+                row::lock_table(trx, space)?;
             }
-            row::change(trx, target, key, edit, true)
+            let changed = row::change(trx, target, key, edit, true);
+            if self.undo.is_none() {
+                row::lock_table_if_blocked(trx, space, &changed)?;
+            }
+            changed
         })?
     }
 

@@ -215,9 +215,13 @@ impl TxTable<'_> {
     /// lock the table before the first of them. The lock is kept when the transaction rolls back to a savepoint or
     /// undoes a statement. It does not survive a crash of a prepared transaction, which then has locks on what it has
     /// changed. A statement of the transaction itself that drops or truncates the table releases it. On a temporary
-    /// table, which one session or thread uses at a time, it does nothing.
+    /// table it does nothing: changes of such a table by other threads go on.
     ///
-    /// With [`LockWaitPolicy::NoWait`] ([`TxTable::lock_wait_policy`]) it does not wait.
+    /// First it waits for the calls in progress on the table, at least 100 ms whatever the timeout, because plain reads
+    /// are among them; [`Database::lock_waits`](crate::Database::lock_waits) does not list this wait. After the lock is
+    /// granted it waits for rollbacks in the background that have changes left in the table. With
+    /// [`LockWaitPolicy::NoWait`] ([`TxTable::lock_wait_policy`]) it waits for nothing but those calls. With
+    /// [`LockWaitPolicy::SkipLocked`] it waits as usual.
     ///
     /// ```
     /// # fn main() -> windfall::Result<()> {

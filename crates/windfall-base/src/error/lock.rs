@@ -46,6 +46,9 @@ impl From<Interrupted> for LockError {
 }
 
 fn busy(blockers: &Blockers) -> String {
+    if blockers.are_calls() {
+        return format!("{CALLS_IN_PROGRESS}: try again, or let the call wait");
+    }
     let hint = blockers.hint();
     format!(
         "the lock is held or requested by {blockers}: try again when that has ended, or let the call wait{hint}"
@@ -53,12 +56,19 @@ fn busy(blockers: &Blockers) -> String {
 }
 
 fn timed_out(blockers: &Blockers) -> String {
+    if blockers.are_calls() {
+        return format!("{CALLS_IN_PROGRESS}; try again, or wait longer");
+    }
     let hint = blockers.hint();
     format!("it is held or requested by {blockers}; try again when that has ended, or wait longer{hint}")
 }
 
-/// The transactions that blocked a request, at most [`Blockers::MAX_NAMED`] of them; empty if a statement or a
-/// call outside of transactions blocked it.
+/// What a lock on a whole table waits for before it is requested.
+const CALLS_IN_PROGRESS: &str =
+    "calls in progress on the table, such as a long value that is written, have not ended in time";
+
+/// The transactions that blocked a request, at most [`Blockers::MAX_NAMED`] of them; empty if a statement, or calls in
+/// progress on a table that is locked as a whole, blocked it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blockers {
     named: Arc<Named>,
@@ -71,6 +81,7 @@ struct Named {
     count: usize,
     ids: [TrxId; Blockers::MAX_NAMED],
     tags: [u64; Blockers::MAX_NAMED],
+    are_calls: bool,
 }
 
 impl Blockers {
@@ -82,7 +93,7 @@ impl Blockers {
     #[doc(hidden)]
     pub fn new(transactions: impl IntoIterator<Item = (TrxId, u64)>) -> Self {
         let (ids, tags) = ([TrxId(0); Self::MAX_NAMED], [0; Self::MAX_NAMED]);
-        let mut named = Named { count: 0, ids, tags };
+        let mut named = Named { count: 0, ids, tags, are_calls: false };
         for (trx, tag) in transactions {
             if named.count == Self::MAX_NAMED {
                 break;
@@ -93,6 +104,18 @@ impl Blockers {
             }
         }
         Self { named: Arc::new(named), own: None }
+    }
+
+    /// Returns those of a request that calls in progress on a table have blocked: they have no transaction that others
+    /// could wait for.
+    #[doc(hidden)]
+    pub fn calls() -> Self {
+        let (ids, tags) = ([TrxId(0); Self::MAX_NAMED], [0; Self::MAX_NAMED]);
+        Self { named: Arc::new(Named { count: 0, ids, tags, are_calls: true }), own: None }
+    }
+
+    fn are_calls(&self) -> bool {
+        self.named.are_calls
     }
 
     /// Sets the result of [`Blockers::own`].
@@ -132,6 +155,7 @@ impl Blockers {
 impl fmt::Display for Blockers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.ids() {
+            [] if self.are_calls() => f.write_str("calls in progress on the table"),
             [] => f.write_str("another transaction or statement"),
             [one] => write!(f, "transaction {one}"),
             [first @ .., last] => {
@@ -168,6 +192,15 @@ mod tests {
             assert!(text.contains("last call of transaction 9 was made by this thread"), "{text}");
             assert!(text.contains("Transaction::table") && text.contains("transactions 7 and 9"), "{text}");
         }
+        let busy = LockError::Busy(Blockers::calls());
+        let timed_out = LockError::TimedOut { blockers: Blockers::calls(), waited: Duration::from_secs(2) };
+        for text in [busy.to_string(), timed_out.to_string()] {
+            assert!(
+                text.contains("calls in progress on the table") && !text.contains("transaction"),
+                "{text}"
+            );
+        }
+        assert!(LockError::Busy(of(&[])).to_string().contains("another transaction or statement"));
         let text = crate::Error::from(LockError::Deadlock(of(&[7]))).to_string();
         assert!(text.contains("transaction 7") && text.contains("it was rolled back"), "{text}");
     }

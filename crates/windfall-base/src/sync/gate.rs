@@ -25,7 +25,8 @@
 //! `a_callback_waits_for_no_lock_and_runs_no_statement`).
 //!
 //! A thread can also wait until all have left that were inside when it began, while others pass
-//! ([`Gate::await_passers`]) (test: `those_who_were_inside_have_left`). One thread waits in this way at a time (checked
+//! ([`Gate::await_passers`]) (test: `those_who_were_inside_have_left`). These do not notify it (test:
+//! `a_leaver_that_no_thread_waits_for_notifies_none`). One thread waits in this way at a time (checked
 //! by `sync/gate.rs::turn_generation`).
 //!
 //! **Generations.** Passers count themselves in one of two generations. A thread that waits for those inside first
@@ -138,6 +139,7 @@ pub struct Gate {
 pub struct Inside<'a> {
     gate: &'a Gate,
     count: &'a AtomicU64,
+    generation: usize,
     _note: HoldNote,
 }
 
@@ -175,7 +177,7 @@ impl Gate {
             let count = &self.inside[stripe].counts[generation];
             count.fetch_add(1, SeqCst);
             DEPTH.set(DEPTH.get() + 1);
-            let inside = Inside { gate: self, count, _note: HoldNote::new(HeldObject::Gate) };
+            let inside = Inside { gate: self, count, generation, _note: HoldNote::new(HeldObject::Gate) };
             match self.door() {
                 OPEN => return Some((inside, waited_on_drop)),
                 CLOSED_PERMANENTLY => return None,
@@ -251,7 +253,7 @@ impl Gate {
 
     fn begin_to_close(&self) -> Closed<'_> {
         self.by_drop.set_by_this_thread();
-        // No notification: no thread waits at an open gate.
+        // No notification: no thread waits for an open gate to close.
         let if_open = |old| (old & DOOR == OPEN).then_some(old | CLOSING);
         let was_open = self.state.fetch_update(SeqCst, SeqCst, if_open);
         assert!(was_open.is_ok(), "a gate has one closer at a time");
@@ -366,7 +368,10 @@ impl Drop for Inside<'_> {
         DEPTH.set(DEPTH.get() - 1);
         let before = self.count.fetch_sub(1, SeqCst);
         debug_assert!(before > 0, "a gate is left that was not entered");
-        if self.gate.state.load(SeqCst) & !GENERATION != OPEN {
+        let state = self.gate.state.load(SeqCst);
+        // A wait for those inside is for the generation that passers do not use.
+        let is_awaited = state & AWAITED != 0 && generation_of(state) != self.generation;
+        if state & DOOR != OPEN || is_awaited {
             self.gate.changed.notify_ordered();
         }
     }
@@ -434,7 +439,9 @@ mod tests {
         let gives_up = |_: &Event, ready: &mut dyn FnMut() -> bool| {
             ready();
         };
-        for _ in 0..3 {
+        // The thread inside has counted itself in the generation that passers use, or in the other one after a wait
+        // that gave up.
+        for gave_up in [true, false, false, true, true] {
             let (entered, leaves) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
             let thread = {
                 let (gate, entered, leaves) = (gate.clone(), entered.clone(), leaves.clone());
@@ -449,13 +456,16 @@ mod tests {
             while !entered.load(SeqCst) {
                 thread::yield_now();
             }
-            assert!(!gate.await_passers(gives_up), "a thread is still inside");
+            if gave_up {
+                assert!(!gate.await_passers(gives_up), "a thread is still inside");
+            }
+            let last = if gave_up { 2 } else { 3 };
             // Others pass meanwhile, and are not waited for.
             let mut waits = 0;
             let have_left = gate.await_passers(|event, ready| {
                 waits += 1;
                 let _passed = gate.enter(2);
-                leaves.store(waits == 3, SeqCst);
+                leaves.store(waits >= last, SeqCst);
                 event.wait(ready);
             });
             assert!(have_left && waits == 3, "{waits}");
@@ -463,6 +473,28 @@ mod tests {
             assert!(gate.await_passers(gives_up), "no thread is inside");
             drop(gate.close());
         }
+    }
+
+    #[test]
+    fn a_leaver_that_no_thread_waits_for_notifies_none() {
+        let gate = Gate::new();
+        drop(gate.enter(0));
+        let awaited = Awaited::begin(&gate);
+        drop(gate.enter(0));
+        assert!(!gate.changed.is_notified(), "the wait is for those of the other generation");
+        let inside = gate.enter(0);
+        gate.turn_generation();
+        drop(gate.enter(0));
+        assert!(!gate.changed.is_notified(), "the wait is for those before the turn");
+        drop(inside);
+        assert!(gate.changed.is_notified());
+        drop(awaited);
+        let gate = Gate::new();
+        let inside = gate.enter(0);
+        let closing = gate.begin_to_close();
+        drop(inside);
+        assert!(gate.changed.is_notified());
+        drop(closing);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::{
     error::{Owner, Result, UsageError},
     ids::SpaceId,
     sync::{Arc, is_inside},
-    txn::locks::{LockRequest, LockTimeout, TableMode, Waits},
+    txn::locks::{HeldOnTable, LockRequest, LockTimeout, TableMode, Waits},
 };
 
 impl Scope {
@@ -25,7 +25,7 @@ impl Scope {
     }
 
     /// Locks a whole table in shared or exclusive mode, until the transaction ends. Refuses a table that was created or
-    /// truncated after the strict view was taken.
+    /// truncated after the strict view was taken. If it fails, the table is locked as before.
     pub(crate) fn lock_whole_table(
         &self,
         inner: &mut Inner,
@@ -37,15 +37,38 @@ impl Scope {
         if is_inside() {
             return Err(UsageError::StatementInCall.into());
         }
+        let created_at = || Ok(table.enter()?.clustered.space().created_at());
+        self.check_known(inner, created_at, &owner)?;
         loop {
-            let space = self.running(inner).lock_whole_table(table, mode, lock_timeout)?;
-            // A statement that had closed the gate before the lock was granted is over once the gate is passed.
-            let entered = table.enter()?;
-            let clustered = entered.clustered.space();
-            if clustered.id() == space {
-                return self.check_known(inner, || Ok(clustered.created_at()), owner);
+            let (space, before) = self.running(inner).lock_whole_table(table, mode, lock_timeout)?;
+            let checked = self.check_whole_table(inner, table, space, &owner);
+            if matches!(checked, Ok(true)) {
+                if !inner.has_locked(space, mode) {
+                    inner.tables.push((space, mode));
+                }
+                return Ok(());
             }
+            self.running(inner).restore_whole_table(space, before)?;
+            checked?;
         }
+    }
+
+    /// Returns whether this is still the tablespace of a table that was locked, and not replaced by a truncation.
+    fn check_whole_table(
+        &self,
+        inner: &Inner,
+        table: &catalog::Table,
+        space: SpaceId,
+        owner: impl FnOnce() -> Owner,
+    ) -> Result<bool> {
+        // A statement that had closed the gate before the lock was granted is over once the gate is passed.
+        let entered = table.enter()?;
+        let clustered = entered.clustered.space();
+        if clustered.id() != space {
+            return Ok(false);
+        }
+        self.check_known(inner, || Ok(clustered.created_at()), owner)?;
+        Ok(true)
     }
 }
 
@@ -67,25 +90,32 @@ impl RunningTrx<'_> {
         Ok(())
     }
 
-    /// Locks a whole table, until the transaction ends. Returns the tablespace that is locked.
+    /// Locks a whole table, until the transaction ends. Returns the tablespace that is locked, and what the transaction
+    /// had on it before.
     fn lock_whole_table(
         &mut self,
         table: &Arc<catalog::Table>,
         mode: TableMode,
         lock_timeout: LockTimeout,
-    ) -> Result<SpaceId> {
+    ) -> Result<(SpaceId, HeldOnTable)> {
         let Self { scope, inner, trx, .. } = self;
         let lock_owner = trx.lock_owner()?;
         let mut waits = Waits::after(inner.waited, lock_timeout);
         let space = table.space();
         let transactions = &scope.engine.transactions;
+        let before = transactions.held_on_table(&lock_owner, space);
         let locked = transactions.lock_whole_in_call(&lock_owner, table, (space, mode), &mut waits);
         inner.waited = waits.so_far();
         locked?;
-        if !inner.has_locked(space, mode) {
-            inner.tables.push((space, mode));
-        }
-        Ok(space)
+        Ok((space, before))
+    }
+
+    /// Gives up a lock on a whole table that was just granted.
+    fn restore_whole_table(&mut self, space: SpaceId, before: HeldOnTable) -> Result<()> {
+        let Self { scope, trx, .. } = self;
+        let lock_owner = trx.lock_owner()?;
+        scope.engine.transactions.restore_whole(&lock_owner, space, before);
+        Ok(())
     }
 }
 

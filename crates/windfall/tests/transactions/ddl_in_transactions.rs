@@ -272,6 +272,13 @@ fn the_locks_after_a_statement_are_those_before_it() {
             let before = db.locks();
             commit_in(&db, &trx, fill).unwrap();
             if let Keeps::Rows(_) = keeps {
+                // The call was the victim of the statement's deadlock with it, and started again.
+                let waits_for_row =
+                    || db.lock_waits().iter().any(|wait| matches!(wait.lock, windfall::Lock::Row(..)));
+                while !waits_for_row() {
+                    assert!(!waits.is_finished(), "{name}: it has changed a row that is locked");
+                    thread::yield_now();
+                }
                 let after = (db.locks(), db.lock_waits().len());
                 trx.rollback_to("first").unwrap();
                 trx.commit().unwrap();

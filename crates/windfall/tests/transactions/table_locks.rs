@@ -14,7 +14,10 @@ use windfall::{
 };
 use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
 
-use super::{LEVELS, await_lock_wait, begin, database, pairs, rows, simulated, table, waits::scripted};
+use super::{
+    LEVELS, await_lock_wait, begin, database, pairs, rows, simulated, table,
+    waits::{scripted, scripted_on},
+};
 
 type LockTable = fn(&TxTable<'_>) -> Result<()>;
 
@@ -273,33 +276,113 @@ fn a_deadlock_of_table_and_row_locks_is_broken() {
     }
 }
 
-/// A call outside of transactions has waited for a row and was granted it, and then waits for the table. The
-/// transaction that has locked the table waits for the row: the call starts again, and the transaction goes on.
-#[test]
-fn a_call_outside_of_transactions_is_the_victim_of_a_deadlock_and_starts_again() {
+/// Starts a change outside of transactions that waits for a row which a transaction has locked.
+fn change_that_waits<T>(
+    then: impl for<'s> FnOnce(&'s thread::Scope<'s, '_>, &'s Database, &'s Table, Transaction) -> T,
+) {
     let db = database();
     let table = table(&db);
     table.insert(b"a", b"x1").unwrap();
-    let holder = begin(&db, Isolation::ReadCommitted);
-    let trx = db.begin(TransactionOptions::default().deadlock_priority(1));
+    let holder = db.begin(TransactionOptions::default().deadlock_priority(-1));
     holder.table(&table).get_for_update(b"a").unwrap();
     thread::scope(|scope| {
         let changed = scope.spawn(|| table.put(b"a", b"y2"));
         await_lock_wait(&db, &changed);
-        let waits = scope.spawn(|| locked(trx, &table, |t| t.lock_shared()));
-        await_waits(&db, 2);
-        holder.commit().unwrap();
-        let trx = waits.join().unwrap();
-        let waits_for_table = || db.lock_waits().iter().any(|wait| matches!(wait.lock, Lock::Table(..)));
-        while !waits_for_table() {
-            assert!(!changed.is_finished(), "it has changed a table that is locked");
-            thread::yield_now();
-        }
-        assert_eq!(trx.table(&table).get_for_share(b"a").unwrap().as_deref(), Some(&b"x1"[..]));
-        trx.commit().unwrap();
+        thread::scope(|inner| then(inner, &db, &table, holder));
         changed.join().unwrap().unwrap();
     });
     assert_eq!((table.get(b"a").unwrap().as_deref(), db.locks().len()), (Some(&b"y2"[..]), 0));
+}
+
+/// So that a transaction which has the whole table meets no call that was granted a row.
+#[test]
+fn a_call_outside_of_transactions_waits_for_a_row_with_the_table_locked() {
+    change_that_waits(|scope, db, table, holder| {
+        let [wait] = &db.lock_waits()[..] else { panic!("one call waits") };
+        assert!(matches!(wait.lock, Lock::Row(..)), "{wait:?}");
+        let locked_tables =
+            |held: &windfall::HeldLock| held.trx == wait.trx && matches!(held.lock, Lock::Table(..));
+        assert_eq!(db.locks().iter().filter(|held| locked_tables(held)).count(), 1);
+        let trx = begin(db, Isolation::ReadCommitted);
+        let waits = scope.spawn(|| locked(trx, table, |t| t.lock_exclusive()));
+        await_waits(db, 2);
+        holder.commit().unwrap();
+        let trx = waits.join().unwrap();
+        let within = trx.table(table).lock_wait_policy(LockWaitPolicy::NoWait);
+        assert_eq!(within.get_for_update(b"a").unwrap().as_deref(), Some(&b"y2"[..]));
+        trx.commit().unwrap();
+    });
+}
+
+/// The transaction that has the row locks the table. The call, which waits for the row and has locked the table, too,
+/// starts again, whatever the priority of the transaction.
+#[test]
+fn a_call_outside_of_transactions_is_the_victim_of_a_deadlock_and_starts_again() {
+    change_that_waits(|_, db, table, holder| {
+        holder.table(table).lock_exclusive().unwrap();
+        assert!(db.last_deadlock().is_some());
+        let waits_for_table = || db.lock_waits().iter().any(|wait| matches!(wait.lock, Lock::Table(..)));
+        while !waits_for_table() {
+            thread::yield_now();
+        }
+        let within = holder.table(table).lock_wait_policy(LockWaitPolicy::NoWait);
+        assert_eq!(within.get_for_update(b"a").unwrap().as_deref(), Some(&b"x1"[..]));
+        holder.commit().unwrap();
+    });
+}
+
+/// Transactions that recovery has found unfinished have no lock on the table, and still change its rows.
+#[test]
+fn a_table_lock_waits_for_rollbacks_in_the_background() {
+    const ROWS: u16 = 300;
+    let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+    let db = simulated(&disk, &env);
+    let table = db.create_table("t", TableOptions::default()).unwrap();
+    let keys = || (0..ROWS).map(u16::to_be_bytes);
+    for key in keys() {
+        table.insert(&key, b"before").unwrap();
+    }
+    let unfinished = begin(&db, Isolation::RepeatableRead);
+    for key in keys() {
+        unfinished.table(&table).put(&key, b"unfinished").unwrap();
+    }
+    let id = unfinished.id().unwrap();
+    db.checkpoint().unwrap();
+    disk.crash();
+    let crashed = disk.restart(Survive::Everything);
+    drop((unfinished, table, db));
+    let (db, script, clock) = scripted_on(crashed);
+    let table = db.table("t").unwrap();
+    for (lock, _) in LOCKS {
+        let trx = begin(&db, Isolation::ReadUncommitted);
+        let within = trx.table(&table);
+        let blocked = |refused: Result<()>| match refused {
+            Err(Error::Lock(LockError::Busy(blockers))) => (blockers, Duration::ZERO),
+            Err(Error::Lock(LockError::TimedOut { blockers, waited })) => (blockers, waited),
+            refused => panic!("{refused:?}"),
+        };
+        let (blockers, waited) = blocked(lock(&within.lock_wait_policy(LockWaitPolicy::NoWait)));
+        assert_eq!((blockers.ids(), waited), (&[id][..], Duration::ZERO));
+        let (blockers, waited) = blocked(lock(&within));
+        assert_eq!((blockers.ids(), waited), (&[id][..], Duration::from_secs(20)));
+        let handle = trx.interrupt_handle();
+        handle.interrupt();
+        let refused = lock(&within);
+        assert!(matches!(refused, Err(Error::Lock(LockError::Interrupted))), "{refused:?}");
+        assert_eq!(table_locks(&db, &trx), []);
+        // It is not announced any more, either.
+        table.put(b"other", b"1").unwrap();
+        assert!(db.locks().is_empty());
+    }
+    assert_eq!(db.metrics().rollbacks_pending, 1);
+    let workers = clock.clone();
+    script.then(Duration::from_secs(1), move || workers.run_workers(2000));
+    let trx = begin(&db, Isolation::ReadUncommitted);
+    trx.table(&table).lock_exclusive().unwrap();
+    assert_eq!(db.metrics().rollbacks_pending, 0);
+    for key in keys() {
+        assert_eq!(trx.table(&table).get(&key).unwrap().as_deref(), Some(&b"before"[..]));
+    }
 }
 
 #[test]
@@ -332,9 +415,11 @@ fn statements_wait_for_a_table_lock_and_it_for_them() {
                 let locked = locked.join().unwrap();
                 if name == "drop" {
                     assert!(matches!(locked, Err(Error::TableDropped(_))), "{locked:?}");
+                    assert_eq!(table_locks(&db, &other), []);
                     return;
                 }
                 locked.unwrap();
+                assert_eq!(table_locks(&db, &other).len(), 1, "{name}");
                 let left = if name == "rename" { pairs([("a", "x1")]) } else { Vec::new() };
                 assert_eq!(rows(&table), left, "{name}");
                 let refused = impatient(&db).table(&table).put(b"b", b"x2");
@@ -471,6 +556,46 @@ fn a_call_in_progress_is_waited_for() {
     assert_eq!(table.get(b"long").unwrap().map(|value| value.len()), Some(100_000));
 }
 
+/// Plain reads are such calls, so a request that does not wait for locks waits for a moment for them.
+#[test]
+fn a_call_in_progress_is_waited_for_without_a_wait_for_locks() {
+    for lock_wait in [Duration::ZERO, Duration::from_millis(1)] {
+        for ends in [true, false] {
+            let (db, script, _) = scripted();
+            let table = db.create_table("t", TableOptions::default()).unwrap();
+            let ((reads, is_read), (end, may_end)) = (mpsc::channel(), mpsc::channel());
+            let trx = db.begin(TransactionOptions::default().lock_wait(lock_wait));
+            let long = table.clone();
+            let source = Slow { reads: Some(reads), may_end };
+            let written = thread::spawn(move || long.put_stream(b"long", 100_000, &mut { source }).unwrap());
+            is_read.recv().unwrap();
+            let after = Duration::from_millis(if ends { 60 } else { 160 });
+            let (over, is_over) = mpsc::channel();
+            script.then(after, move || {
+                end.send(()).unwrap();
+                written.join().unwrap();
+                over.send(()).unwrap();
+            });
+            let locked = trx.table(&table).lock_exclusive();
+            if ends {
+                locked.unwrap();
+                continue;
+            }
+            let error = locked.unwrap_err();
+            let is_right = match &error {
+                Error::Lock(LockError::Busy(_)) => lock_wait.is_zero(),
+                Error::Lock(LockError::TimedOut { .. }) => !lock_wait.is_zero(),
+                _ => false,
+            };
+            assert!(is_right && error.to_string().contains("calls in progress on the table"), "{error}");
+            assert_eq!(table_locks(&db, &trx), []);
+            trx.set_lock_wait_timeout(Some(Duration::from_secs(1)));
+            trx.table(&table).lock_exclusive().unwrap();
+            is_over.recv().unwrap();
+        }
+    }
+}
+
 fn rows_of(table: &Table) -> Vec<Vec<u8>> {
     table.rows().unwrap().map(|row| row.unwrap().0).collect()
 }
@@ -513,7 +638,14 @@ fn a_table_lock_is_refused_where_a_lock_on_a_row_is() {
             "{what}: {error}"
         );
     }
-    drop(strict);
+    assert!(db.locks().is_empty(), "{:?}", db.locks());
+    late.put(b"a", b"x1").unwrap();
+    let trx = begin(&db, Isolation::ReadCommitted);
+    db.drop_table("late").unwrap();
+    let refused = trx.table(&late).lock_shared();
+    assert!(matches!(refused, Err(Error::TableDropped(_))), "{refused:?}");
+    assert!(db.locks().is_empty(), "{:?}", db.locks());
+    drop((strict, trx));
     // From within the source of a value, the call itself would be waited for.
     let trx = begin(&db, Isolation::ReadCommitted);
     table.put_stream(b"long", 10_000, &mut Locking(&trx.table(&table))).unwrap();

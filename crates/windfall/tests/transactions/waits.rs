@@ -75,7 +75,12 @@ impl Script {
 }
 
 pub(super) fn scripted() -> (Database, Script, SimulatedEnv) {
-    let (disk, clock, script) = (SimulatedDisk::new(1), SimulatedEnv::new(1), Script::default());
+    scripted_on(SimulatedDisk::new(1))
+}
+
+/// As [`scripted`], on a disk that may have a database.
+pub(super) fn scripted_on(disk: SimulatedDisk) -> (Database, Script, SimulatedEnv) {
+    let (clock, script) = (SimulatedEnv::new(1), Script::default());
     let change = Scripted { script: script.clone(), clock: clock.clone() };
     let env = Arc::new(Changed { env: Arc::new(clock.clone()), change });
     let db = Database::open_on(Arc::new(disk), env, &options(), &|_| {}).unwrap();

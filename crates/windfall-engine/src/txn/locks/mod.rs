@@ -83,7 +83,7 @@ pub use owner::{CallStart, Inserter, LockOwner, OwnerOptions};
 pub use request::{
     Deadlock, DeadlockMember, HeldLock, Lock, LockRequest, LockTimeout, LockWait, RowName, Waiting, Waits,
 };
-pub use whole_table::WholeTable;
+pub use whole_table::{HeldOnTable, WholeTable};
 
 use crate::{
     env::Env,

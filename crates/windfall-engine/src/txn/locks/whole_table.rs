@@ -4,7 +4,7 @@
 //! exclusive mode, and no other one locks its rows either. For calls in transactions the queue of the table is enough,
 //! because these lock the table before its rows. A call outside of transactions changes one row, ends inside the
 //! table's gate, and would pay more for a table lock than for all its other locks. So it takes none as long as no
-//! transaction has *announced* a lock on the whole table, which costs it one load.
+//! transaction has *announced* a lock on the whole table, which costs it one load, and it waits for no row.
 //!
 //! **Invariants.**
 //! - A transaction announces its lock, then waits until the calls have left the gate that were inside, and then
@@ -18,6 +18,13 @@
 //! - The wait for those inside the gate is part of no cycle: they wait for no lock, and no thread waits at the gate for
 //!   this wait, because others pass meanwhile (test: `those_who_were_inside_have_left`). From inside a gate no whole
 //!   table is locked (checked by `sync/gate.rs::await_passers`).
+//! - A rollback in the background has no lock on the tables in which it has changes left, so a transaction that was
+//!   granted the lock waits until there is none (test: `a_table_lock_waits_for_rollbacks_in_the_background`).
+//! - A request that fails has locked nothing (tests: `a_table_lock_is_refused_where_a_lock_on_a_row_is`,
+//!   `statements_wait_for_a_table_lock_and_it_for_them`).
+//! - A call outside of transactions that must wait for a row locks the table first, or waits for the table: so no
+//!   transaction locks the table while a row of it is granted to the call (test:
+//!   `a_call_outside_of_transactions_waits_for_a_row_with_the_table_locked`).
 //! - After a crash a prepared transaction has intention locks on the tables that it has changed, and no locks on whole
 //!   tables, as it has none on rows that it has only read (test:
 //!   `after_a_crash_a_prepared_transaction_has_intention_locks_alone`).
@@ -26,7 +33,7 @@ use core::{fmt, time::Duration};
 
 use super::{
     LockManager,
-    mode::TableMode,
+    mode::{Modes, TableMode},
     owner::{Announcement, LockOwner},
     request::{LockRequest, LockTimeout},
 };
@@ -41,6 +48,9 @@ use crate::{
 
 /// The interval at which a wait for those inside a gate looks for an interrupt.
 const INTERRUPT_INTERVAL: Duration = Duration::from_millis(50);
+/// The least time that a wait for those inside a gate lasts, whatever the timeout: plain reads are among them, and last
+/// a moment.
+const LEAST_FOR_PASSERS: Duration = Duration::from_millis(100);
 
 /// A table, for locks on it as a whole.
 pub trait WholeTable: fmt::Debug + Send + Sync + 'static {
@@ -56,6 +66,14 @@ pub trait WholeTable: fmt::Debug + Send + Sync + 'static {
     fn is_lock_announced(&self) -> bool {
         self.announced_locks().load(SeqCst) != 0
     }
+}
+
+/// What a lock owner has on a table: the modes in which it has locked it, and whether a lock on the whole table is
+/// announced for it.
+#[derive(Clone, Copy, Debug)]
+pub struct HeldOnTable {
+    modes: Modes,
+    has_announced: bool,
 }
 
 /// A lock on the whole table is announced until this is dropped.
@@ -111,6 +129,19 @@ impl LockManager {
         Ok(())
     }
 
+    /// Returns what a lock owner has on a table.
+    pub(crate) fn held_on_table(&self, me: &LockOwner, space: SpaceId) -> HeldOnTable {
+        HeldOnTable { modes: self.table_modes(me, space), has_announced: me.has_announced(space) }
+    }
+
+    /// Gives up what a lock owner has got on a table since ([`LockManager::lock_whole`]).
+    pub(crate) fn restore_whole(&self, me: &LockOwner, space: SpaceId, before: HeldOnTable) {
+        self.restore_table(me, space, before.modes);
+        if !before.has_announced {
+            drop(me.take_announcements(space));
+        }
+    }
+
     /// Waits until the calls have left a gate that were inside when this was called. Returns the rest of the timeout.
     fn await_passers(
         &self,
@@ -120,11 +151,12 @@ impl LockManager {
     ) -> Result<LockTimeout, LockError> {
         let (began, waiting) = (self.env.now(), InterruptibleWait::begin(me));
         let waited = || self.env.now().saturating_sub(began);
-        let left = || match lock_timeout {
-            LockTimeout::NoWait => Duration::ZERO,
-            LockTimeout::AtMost(most) => most.saturating_sub(waited()),
+        let most = match lock_timeout {
+            LockTimeout::NoWait => LEAST_FOR_PASSERS,
+            LockTimeout::AtMost(most) => most.max(LEAST_FOR_PASSERS),
             LockTimeout::Forever => Duration::MAX,
         };
+        let left = || most.saturating_sub(waited());
         let is_interrupted = || waiting.is_interrupted() || me.is_interrupted() || self.is_stopped();
         let have_left = gate.await_passers(|event, ready| {
             let mut is_ready = ready();
@@ -141,11 +173,11 @@ impl LockManager {
         });
         if have_left {
             return Ok(match lock_timeout {
-                LockTimeout::AtMost(_) => LockTimeout::AtMost(left()),
+                LockTimeout::AtMost(most) => LockTimeout::AtMost(most.saturating_sub(waited())),
                 other => other,
             });
         }
-        let blockers = Blockers::new([]);
+        let blockers = Blockers::calls();
         Err(if is_interrupted() {
             me.take_interrupt();
             LockError::Interrupted

@@ -21,8 +21,8 @@ use crate::{
     ids::{SpaceId, TrxId},
     sync::is_inside,
     txn::{
-        locks::{LockRequest, LockTimeout, RowMode, RowName, TableMode, Waits},
-        trx::{Transactions, Trx},
+        locks::{LockRequest, LockTimeout, OwnerOptions, RowMode, RowName, TableMode, Waits},
+        trx::{Suspended, Transactions, Trx},
     },
 };
 
@@ -119,9 +119,13 @@ pub struct SingleCall<'t> {
 }
 
 impl<'t> SingleCall<'t> {
-    /// Begins a transaction and its call.
+    /// Begins a transaction and its call. It is the victim of deadlocks with other transactions: to start again costs
+    /// it nothing.
     pub fn new(transactions: &'t Transactions, lock_timeout: LockTimeout) -> Self {
-        Self { trx: Trx::new(transactions), waits: Waits::new(lock_timeout) }
+        let options =
+            OwnerOptions { deadlock_priority: OwnerOptions::MIN_PRIORITY, ..OwnerOptions::default() };
+        let trx = Trx::resume(transactions, Suspended::new(options));
+        Self { trx, waits: Waits::new(lock_timeout) }
     }
 }
 

@@ -29,5 +29,5 @@ pub use entry::{ENTRY_VALUE_MAX, Entry, EntryForm, EntryParts, SuppliedChange, S
 pub use extract::{Extract, ExtractedEntries, Extraction, Extractors};
 pub use locking_read::{LockingRead, has_left, lock_range, read_final_entry, read_locked};
 pub use plan::{check_length, entries_of_new_row};
-pub use row_lock::{held_before, lock_table, unlock_row};
+pub use row_lock::{held_before, lock_table, lock_table_if_blocked, unlock_row};
 pub use target::{IndexKeys, KeysOf, RowTarget, Secondary, Watch};

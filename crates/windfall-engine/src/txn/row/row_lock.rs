@@ -54,6 +54,21 @@ pub fn lock_table(trx: &mut Trx<'_>, space: SpaceId) -> Result<(), Stop> {
     }
 }
 
+/// As [`lock_table`], if a change must wait for the lock of a row: a call that is granted a row has locked the table.
+///
+/// # Errors
+/// As [`lock_table`].
+pub fn lock_table_if_blocked<T>(
+    trx: &mut Trx<'_>,
+    space: SpaceId,
+    changed: &Result<T, Stop>,
+) -> Result<(), Stop> {
+    match changed {
+        Ok(_) | Err(Stop::Failed(_) | Stop::Blocked(Blocked::Undo)) => Ok(()),
+        Err(Stop::Blocked(_)) => lock_table(trx, space),
+    }
+}
+
 /// Locks a row, or returns that others have locked it.
 pub(super) fn lock_row(trx: &mut Trx<'_>, tree: &Tree, key: &[u8], mode: RowMode) -> Result<(), Stop> {
     let row = row_name(tree, key);

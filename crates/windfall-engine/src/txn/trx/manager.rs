@@ -16,19 +16,19 @@
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use super::{prepared::Prepared, rollback_queue::Rollbacks};
+use super::{background_rollback, prepared::Prepared, rollback_queue::Rollbacks};
 use crate::{
     buffer::{BufferPool, Space},
     checkpoint::TransactionNotes,
     error::{Error, LockError, Result},
     ids::{Lsn, SpaceId, TrxId, UndoPos},
     log::{GroupWriter, Log, Record},
-    sync::Arc,
+    sync::{Arc, InterruptibleWait},
     system::SystemTree,
     txn::{
         locks::{
-            LockManager, LockOwner, LockRequest, LockTimeout, LockWait, Modes, OwnerOptions, SharedObserver,
-            TableMode, Waits, WholeTable, key_latch::KeyLatches,
+            HeldOnTable, LockManager, LockOwner, LockRequest, LockTimeout, LockWait, Modes, OwnerOptions,
+            SharedObserver, TableMode, Waits, WholeTable, key_latch::KeyLatches,
         },
         mvcc::{
             Active, Ids, Snapshot,
@@ -365,10 +365,12 @@ impl Transactions {
     /// # Errors
     /// As [`Transactions::acquire`].
     pub fn acquire_in_call(&self, me: &Arc<LockOwner>, wanted: LockRequest, waits: &mut Waits) -> Result<()> {
-        self.wait_in_call(waits, |left| self.lock_manager.acquire(me, wanted, left))
+        self.wait_in_call(waits, |left| Ok(self.lock_manager.acquire(me, wanted, left)?))
     }
 
-    /// Locks a whole table ([`LockManager::lock_whole`]), for a call with one time limit for all its waits.
+    /// Locks a whole table ([`LockManager::lock_whole`]), for a call with one time limit for all its waits. Then waits
+    /// until no rollback in the background has changes left in the table: such ones hold no lock on it. If they do not
+    /// end in time, the table is not locked.
     ///
     /// # Errors
     /// As [`Transactions::acquire`].
@@ -376,19 +378,55 @@ impl Transactions {
         &self,
         me: &Arc<LockOwner>,
         table: &Arc<T>,
-        wanted: (SpaceId, TableMode),
+        (space, mode): (SpaceId, TableMode),
         waits: &mut Waits,
     ) -> Result<()> {
-        self.wait_in_call(waits, |left| self.lock_manager.lock_whole(me, table, wanted, left))
+        let before = self.lock_manager.held_on_table(me, space);
+        self.wait_in_call(waits, |left| Ok(self.lock_manager.lock_whole(me, table, (space, mode), left)?))?;
+        let clear = self.wait_in_call(waits, |left| self.await_rollbacks(me, space, left));
+        if clear.is_err() {
+            self.lock_manager.restore_whole(me, space, before);
+        }
+        clear
     }
 
-    fn wait_in_call(
-        &self,
-        waits: &mut Waits,
-        wait: impl FnOnce(LockTimeout) -> Result<(), LockError>,
-    ) -> Result<()> {
+    /// Returns what a lock owner has on a table.
+    pub fn held_on_table(&self, me: &LockOwner, space: SpaceId) -> HeldOnTable {
+        self.lock_manager.held_on_table(me, space)
+    }
+
+    /// Gives up what a lock owner has got on a table since ([`Transactions::lock_whole_in_call`]).
+    pub fn restore_whole(&self, me: &LockOwner, space: SpaceId, before: HeldOnTable) {
+        self.lock_manager.restore_whole(me, space, before);
+    }
+
+    /// Waits until no rollback in the background has changes left in a table.
+    fn await_rollbacks(&self, me: &Arc<LockOwner>, space: SpaceId, lock_timeout: LockTimeout) -> Result<()> {
+        let at_most = match lock_timeout {
+            LockTimeout::NoWait => Duration::ZERO,
+            LockTimeout::AtMost(most) => most,
+            LockTimeout::Forever => Duration::MAX,
+        };
+        let waiting = InterruptibleWait::begin(me);
+        let awaited = background_rollback::await_rollbacks(self, space, at_most, &mut || {
+            if waiting.is_interrupted() || me.is_interrupted() || self.lock_manager.is_stopped() {
+                me.take_interrupt();
+                return Err(LockError::Interrupted.into());
+            }
+            Ok(false)
+        });
+        match awaited {
+            // The call has waited, and its time was over before this wait.
+            Err(Error::Lock(LockError::Busy(blockers))) if lock_timeout != LockTimeout::NoWait => {
+                Err(LockError::TimedOut { blockers, waited: Duration::ZERO }.into())
+            }
+            awaited => awaited,
+        }
+    }
+
+    fn wait_in_call(&self, waits: &mut Waits, wait: impl FnOnce(LockTimeout) -> Result<()>) -> Result<()> {
         let began = self.now();
-        let taken = self.stop_reason(wait(waits.left()).map_err(Error::from));
+        let taken = self.stop_reason(wait(waits.left()));
         waits.add(self.now().saturating_sub(began));
         match taken {
             Err(Error::Lock(LockError::TimedOut { blockers, .. })) => {
