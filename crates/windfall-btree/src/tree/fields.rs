@@ -79,9 +79,11 @@ impl<'a> StoredFields<'a> {
             bytes += usize::from(length & !IS_CHAIN);
         }
         let fields = Self { lengths, contents };
-        let is_list = (1..=FIELDS_MAX).contains(&count) && bytes == contents.len();
-        let length = fields.clone().try_fold(0u64, |sum, field| sum.checked_add(field.length()));
-        (is_list && length.is_some_and(|length| length < VALUE_BYTES_MAX)).then_some(fields)
+        if !(1..=FIELDS_MAX).contains(&count) || bytes != contents.len() {
+            return None;
+        }
+        let length = fields.clone().try_fold(0u64, |sum, field| sum.checked_add(field.length()))?;
+        (length < VALUE_BYTES_MAX).then_some(fields)
     }
 }
 
@@ -269,6 +271,8 @@ mod tests {
             let value = encode_fields(&fields);
             prop_assert!(StoredFields::parse(&value).unwrap().eq(fields));
             prop_assert!(StoredFields::parse(&value[..value.len() - 1]).is_none());
+            let with_more = [&value[..], b"more"].concat();
+            prop_assert!(StoredFields::parse(&with_more).is_none());
         }
     }
 }

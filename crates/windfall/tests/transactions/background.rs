@@ -165,7 +165,7 @@ fn closing_leaves_the_rest_to_the_next_opening() {
         let db = simulated(&disk, &env);
         let left = db.metrics().rollbacks_pending;
         assert!(is_as_before(&db.table("t").unwrap()));
-        for _ in 0..60 {
+        for _ in 0..45 {
             env.step(None);
         }
         // By a clean close, or by a crash.
