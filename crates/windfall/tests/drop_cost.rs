@@ -151,8 +151,8 @@ fn a_drop_requests_no_memory() -> Result<()> {
             db.table(&format!("{PREFIX}0"))?.put(b"long", &[7; 9_000])?;
             let reports: Vec<DropReport> =
                 (0..tables).map(|n| db.drop_table(&format!("{PREFIX}{n}"))).collect::<Result<_>>()?;
-            // On a busy machine the log's worker may be late: then a drop that needs the next file of the log prepares it,
-            // with its path and its name.
+            // On a busy machine the log's worker may be late: then a drop that needs the next file of the log prepares
+            // it, with its path and its name.
             let (prepared, rest): (Vec<_>, Vec<_>) =
                 reports.iter().partition(|report| report.work.of(Work::FileCall) > 0);
             assert!(prepared.len() <= 4, "{} drops have prepared files of the log", prepared.len());
