@@ -157,7 +157,7 @@ fn try_change<'e: 't, 't>(
     let long = edit.fields().is_none() && length > tree.inline_limit() as u64;
     let mut plan = Plan::default();
     let mut stored_before = Vec::new();
-    let (mut whole_before, mut new_fields) = (Vec::new(), None);
+    let (mut whole_before, mut new_fields) = (Cow::default(), None);
     if long
         || edit.fields().is_some()
         || !target.secondaries.is_empty()
@@ -194,8 +194,7 @@ fn try_change<'e: 't, 't>(
         let mut after = edit.indexed().map(Cow::Borrowed);
         if let Some(changes) = edit.fields() {
             if let Some(header) = header {
-                whole_before.clone_from(&stored_before);
-                new_fields::read_to_keep(target, changes, header, &mut whole_before)?;
+                whole_before = new_fields::read_to_keep(target, changes, header, &stored_before)?;
             }
             let before = header.map(|header| (header, &whole_before[..]));
             let fields = NewFields::new(target, changes, before)?;

@@ -9,6 +9,8 @@
 //! call keeps only chains of fields that the caller has passed: a kept one may be another when the call continues
 //! (test: `a_blocked_call_keeps_the_chains_of_its_own_fields`).
 
+use std::borrow::Cow;
+
 use super::{
     conflict::Stop,
     edit::{Edit, FieldChange},
@@ -30,21 +32,22 @@ use crate::{
     },
 };
 
-/// Replaces the stored value of an entry that is the reference to one chain by the value, if fields of it are to be
-/// kept: it was not written field by field.
+/// Returns the stored value of an entry; if that is the reference to one chain and fields of it are to be kept, the
+/// value, which was not written field by field.
 ///
 /// # Errors
 /// Damage, I/O.
-pub(super) fn read_to_keep(
+pub(super) fn read_to_keep<'s>(
     target: &RowTarget<'_>,
     changes: &[FieldChange<'_>],
     header: EntryHeader,
-    stored: &mut Vec<u8>,
-) -> Result<()> {
+    stored: &'s [u8],
+) -> Result<Cow<'s, [u8]>> {
+    let mut value = Cow::Borrowed(stored);
     if header.is_overflow() && changes.contains(&FieldChange::Keep) {
-        value::follow(target.clustered, header, FieldSet::ALL, None, stored)?;
+        value::follow(target.clustered, header, FieldSet::ALL, None, value.to_mut())?;
     }
-    Ok(())
+    Ok(value)
 }
 
 /// The fields of the new value of a row, and of the value before.
@@ -56,7 +59,7 @@ pub(super) struct NewFields<'f> {
 
 impl<'f> NewFields<'f> {
     /// Determines the fields. `before` is the value before, if there is a row: as its entry stores it if the header has
-    /// the flag of fields, and otherwise as [`read_to_keep`] leaves it.
+    /// the flag of fields, and otherwise as [`read_to_keep`] returns it.
     ///
     /// # Errors
     /// Too many fields; a kept field that the value before does not have; a value that is too long; damage.
