@@ -19,11 +19,11 @@ pub type Entry = extern "C" fn() -> c_int;
 /// Loads a shared object, with all of its symbols resolved, and calls a function of it. Returns what the function
 /// returns.
 ///
-/// # Safety
-/// The function has the type [`Entry`], and the initialisers of the shared object may run in this process.
-///
 /// # Errors
 /// The shared object cannot be loaded, or has no function of this name; the error text says why.
+///
+/// # Safety
+/// The function has the type [`Entry`], and the initialisers of the shared object may run in this process.
 pub unsafe fn call(library: &Path, function: &CStr) -> io::Result<c_int> {
     let path = CString::new(library.as_os_str().as_bytes()).map_err(io::Error::other)?;
     // SAFETY: the path is a string that ends in a zero byte; the caller permits the initialisers.
