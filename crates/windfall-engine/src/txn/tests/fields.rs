@@ -1,11 +1,8 @@
 //! Rows that are stored field by field: their chains come and go with the versions that need them.
 
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
-
 use windfall_sim::{SimulatedDisk, SimulatedEnv};
 
 use super::{
-    super::locks::{LockRequest, LockTimeout, RowMode, RowName},
     Base, CLUSTERED, Edit, FieldSet, Mode, RowTarget, Rows, Setup, Stop, Trx, Value, row, unblocked, value,
 };
 use crate::{
@@ -174,16 +171,8 @@ fn a_blocked_call_keeps_the_chains_of_its_own_fields() {
     change_fields(&mut writer, &target, b"row", &changes, Mode::Insert);
     writer.commit().unwrap();
     let mut other = Trx::new(&base.transactions);
-    let lock_owner = other.lock_owner().unwrap();
-    let is_locked = AtomicBool::new(false);
-    let lock = |key: &[u8], _: Option<&[u8]>, _: Option<&[u8]>| {
-        if !is_locked.swap(true, Relaxed) {
-            let row = RowName { space: CLUSTERED, key: key.into() };
-            let wanted = LockRequest::Row(row, RowMode::Exclusive);
-            base.transactions.lock_manager().acquire(&lock_owner, wanted, LockTimeout::NoWait).unwrap();
-        }
-    };
-    let watched = RowTarget { watch: Some(&lock), ..base.target(&[]) };
+    let lock = base.lock_once(&mut other);
+    let watched = RowTarget { watch: Some(&*lock), ..base.target(&[]) };
     let (long, short) = (vec![7; 70_000], vec![8; 200]);
     let wanted = [FieldChange::Set(&long), FieldChange::Keep, FieldChange::Set(&short)];
     let mut edit = Edit::write(Value::Fields(&wanted), Mode::Update);

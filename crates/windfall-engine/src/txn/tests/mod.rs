@@ -22,7 +22,7 @@ use windfall_sim::{SimulatedDisk, SimulatedEnv};
 use super::{
     Edit, EntryForm, Ids, Mode, RowTarget, Secondary, Stop, SuppliedChange, SuppliedEntry, Transactions, Trx,
     Value,
-    locks::{LockTimeout, RowMode, Waits},
+    locks::{LockRequest, LockTimeout, RowMode, RowName, Waits},
     mvcc::value,
     row::{self, secondary},
     trx::background_rollback,
@@ -40,7 +40,10 @@ use crate::{
     recovery::{FileRecord, Recovered, attach_file, recover, scan},
     row::FieldSet,
     store::Tree,
-    sync::{Arc, Event, Mutex, Rank},
+    sync::{
+        Arc, Event, Mutex, Rank,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     system::{Change, FILE, SystemTree},
     tablespace,
     tree::hash::{HashBudget, TreeHash},
@@ -247,6 +250,18 @@ impl Base {
             temporary: None,
             watch: None,
         }
+    }
+
+    /// Returns an observer of changes that locks the first row for this transaction when it is about to be changed.
+    pub(super) fn lock_once<'b>(&'b self, trx: &mut Trx<'_>) -> Box<row::Watch<'b>> {
+        let (lock_owner, is_locked) = (trx.lock_owner().unwrap(), AtomicBool::new(false));
+        Box::new(move |key, _, _| {
+            if !is_locked.swap(true, Relaxed) {
+                let wanted =
+                    LockRequest::Row(RowName { space: CLUSTERED, key: key.into() }, RowMode::Exclusive);
+                self.transactions.lock_manager().acquire(&lock_owner, wanted, LockTimeout::NoWait).unwrap();
+            }
+        })
     }
 
     pub(super) fn put(&self, key: &[u8], value: &[u8], mode: Mode) -> Result<Option<Lsn>> {

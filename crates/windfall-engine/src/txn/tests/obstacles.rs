@@ -5,8 +5,7 @@ use core::ops::Bound::Unbounded;
 use windfall_sim::{SimulatedDisk, SimulatedEnv};
 
 use super::{
-    Base, CLUSTERED, Edit, Mode, RowTarget, Setup, Stop, Trx, UNIQUE, Value, keys_of, row,
-    secondary::entry_key,
+    Base, Edit, Mode, RowTarget, Setup, Stop, Trx, UNIQUE, Value, keys_of, row, secondary::entry_key,
 };
 use crate::{
     mtr::Mtr,
@@ -14,7 +13,6 @@ use crate::{
     sync::atomic::{AtomicBool, Ordering::Relaxed},
     tablespace,
     tree::Room,
-    txn::locks::{LockRequest, LockTimeout, RowMode, RowName},
 };
 
 /// Between the plan of a change and its secondary entries, another transaction locks the range of one. The change of
@@ -61,17 +59,9 @@ fn a_blocked_call_keeps_the_chain_that_it_has_written() {
         let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
         let base = Base::open(Setup { purge: false, ..Setup::simulated(&disk, &env) }).unwrap();
         let mut other = Trx::new(&base.transactions);
-        let lock_owner = other.lock_owner().unwrap();
-        let is_locked = AtomicBool::new(false);
-        let lock = |key: &[u8], _: Option<&[u8]>, _: Option<&[u8]>| {
-            if !is_locked.swap(true, Relaxed) {
-                let row = RowName { space: CLUSTERED, key: key.into() };
-                let wanted = LockRequest::Row(row, RowMode::Exclusive);
-                base.transactions.lock_manager().acquire(&lock_owner, wanted, LockTimeout::NoWait).unwrap();
-            }
-        };
+        let lock = base.lock_once(&mut other);
         let secondaries = base.secondaries();
-        let target = RowTarget { watch: Some(&lock), ..base.target(&secondaries) };
+        let target = RowTarget { watch: Some(&*lock), ..base.target(&secondaries) };
         let mut trx = Trx::new(&base.transactions);
         let mut source = &long[..];
         let value = if is_read_from_a_source {

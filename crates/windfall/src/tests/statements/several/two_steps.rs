@@ -1,8 +1,8 @@
 //! An alteration in two steps: its indexes are built, and published later.
 
 use super::{
-    super::{Rows, check_index, check_index_of, index, open, row, rows_by, rows_of, run_during_changes},
-    ONE_STEP, added, altered, filled, has_three, make_of, options,
+    super::{Rows, check_index, check_index_of, index, open, row, rows_by, rows_of},
+    added, alter_while_rows_change, crash_at_every_operation, filled, has_three, make_of, options,
 };
 use crate::{
     Database, IndexOptions, InterruptHandle, MadeEntry, Result, Table, TableAlteration, TableChanges,
@@ -46,59 +46,12 @@ fn alter(db: &Database, seed: u64) -> Result<()> {
 
 #[test]
 fn an_alteration_in_two_steps_is_made_while_rows_change() -> Result<()> {
-    for seed in 1..50 {
-        let disk = SimulatedDisk::new(seed);
-        let (changes, done) = run_during_changes(&disk, seed, 120, options(), ONE_STEP, |db| alter(db, seed));
-        let what = format!("seed {seed}");
-        done.unwrap_or_else(|error| panic!("{what}: {error}"));
-        let (db, _) = open(&disk, seed)?;
-        let (table, is_altered) = altered(&db, seed, &what).unwrap();
-        assert!(is_altered, "{what}");
-        assert_eq!(rows_of(&table)?, changes.lock().rows, "{what}");
-        assert_eq!(db.check()?.findings, Vec::<String>::new(), "{what}");
-    }
-    Ok(())
+    alter_while_rows_change(alter)
 }
 
 #[test]
 fn an_alteration_in_two_steps_crashes_at_every_operation() {
-    let (mut whole, mut absent) = (0, 0);
-    for seed in [2, 3] {
-        let run = |disk: &SimulatedDisk| {
-            run_during_changes(disk, seed, 24, options(), ONE_STEP, |db| alter(db, seed))
-        };
-        let disk = SimulatedDisk::new(seed);
-        run(&disk).1.unwrap();
-        let total = disk.operations();
-        for operation in 1..=total {
-            let disk = SimulatedDisk::new(seed);
-            disk.crash_at(operation);
-            let (changes, done) = run(&disk);
-            let survive =
-                [Survive::Nothing, Survive::Everything, Survive::Random(operation)][operation as usize % 3];
-            let what = format!("seed {seed}, crash at operation {operation} of {total}, {survive:?}");
-            let changes = changes.lock();
-            let Ok((db, _)) = open(&disk.restart(survive), seed) else {
-                assert!(changes.rows.is_empty(), "{what}: it does not open");
-                continue;
-            };
-            // Nor is there a file that no record names.
-            assert_eq!(db.check().unwrap().findings, Vec::<String>::new(), "{what}");
-            let Some((table, is_altered)) = altered(&db, seed, &what) else {
-                assert!(changes.rows.is_empty(), "{what}: the table is absent");
-                continue;
-            };
-            if changes.rows.len() < 20 {
-                continue;
-            }
-            let seen = rows_of(&table).unwrap();
-            assert!(seen == changes.rows || seen == changes.next, "{what}: other rows than were written");
-            assert!(is_altered || done.is_err(), "{what}: the alteration has not happened");
-            whole += u32::from(is_altered);
-            absent += u32::from(!is_altered);
-        }
-    }
-    assert!(whole > 3 && absent > 30, "{whole} times altered, {absent} times not");
+    crash_at_every_operation(&[2, 3], alter);
 }
 
 /// Writes rows that have no entries for the new indexes, and takes some back: with a statement, to a savepoint, with
