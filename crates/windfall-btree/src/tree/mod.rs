@@ -56,7 +56,7 @@ pub use overflow::{OverflowReader, OverflowRef, OverflowWriter};
 pub use page_set::PageSet;
 pub use parts::Parts;
 pub use sample::LeafCopy;
-pub use structure::{PendingMerges, split_log_limit};
+pub use structure::{ORDERED_FILL_PERCENT, PendingMerges, split_log_limit};
 
 use crate::{
     error::{CorruptError, Owner, Result, UsageError},

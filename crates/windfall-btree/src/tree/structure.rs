@@ -45,6 +45,10 @@ use crate::{
     },
 };
 
+/// The share of a node that entries in key order fill, in percent, inserted or loaded. The rest is room for versions of
+/// rows with headers and longer values.
+pub const ORDERED_FILL_PERCENT: usize = 96;
+
 /// The maximum number of splits for one entry: its leaf three times; each level above twice, because a separator takes
 /// less than half of the room that the fences leave; and the root moves down once. That is enough for six levels of
 /// nodes above the leaves. Longer keys can cause more levels, but splits still do not occur on all of them.
@@ -167,8 +171,7 @@ fn plan_split(node: Node<'_>, (lower, upper): Fences<'_>, need: &Need<'_>) -> Op
         items.push(Item { slot: None, bytes: needed, bytes_now: 0 });
     }
     let page_size = node.page().len();
-    // Keys inserted in ascending order should leave full nodes, with some room for headers and values that grow.
-    let full = node.capacity() / 16 * 15;
+    let full = node.capacity() * ORDERED_FILL_PERCENT / 100;
     // The left part has an upper fence, and so a longer prefix than the last node of its level.
     let shorter = common_prefix(lower.bytes, need.key).saturating_sub(node.prefix_len());
     let appending = !node.has_upper() && items.last().is_some_and(|item| item.slot.is_none());

@@ -17,13 +17,11 @@ use crate::{
     page::EntryHeader,
     store::Tree,
     sync::Arc,
-    tree::{BulkLoader, OverflowRef, Parts},
+    tree::{BulkLoader, ORDERED_FILL_PERCENT, OverflowRef, Parts},
 };
 
 /// Bytes of entries that are sorted in memory at a time.
 pub(super) const SORT_BUFFER_BYTES: usize = 64 << 20;
-/// Fill factor of bulk-loaded pages, in percent: it leaves room for later inserts, and for headers that grow.
-const FILL_PERCENT: usize = 94;
 /// Bytes of a long value per log reservation.
 const RESERVATION_BYTES: usize = 64 << 10;
 /// The base of the stamps of overflow chains that a load makes. Chains of changes carry an undo position instead, and
@@ -65,7 +63,7 @@ impl Load {
         let _room = admit(self.tree.store(), key.len() + value.len())?;
         let loader = match self.loader.take() {
             Some(loader) => loader,
-            None => BulkLoader::new(self.tree.clone(), FILL_PERCENT)?,
+            None => BulkLoader::new(self.tree.clone(), ORDERED_FILL_PERCENT)?,
         };
         debug_assert!(
             header.trx.0 == 0,
@@ -153,7 +151,7 @@ mod tests {
         let mut mtr = Mtr::begin(&engine.pool).unwrap();
         let mut writer = tree.begin_overflow(&mut mtr, 77).unwrap();
         mtr.commit().unwrap();
-        let mut loader = other.bulk_load(FILL_PERCENT).unwrap();
+        let mut loader = other.bulk_load(ORDERED_FILL_PERCENT).unwrap();
         let mut push = |n: u32| loader.push(&n.to_be_bytes(), EntryHeader::default(), &[7; 1000]);
         // No page can be written any more.
         disk.fail_always_on(FileName::Doublewrite, Fault::WriteFails);
