@@ -275,7 +275,7 @@ impl Catalog {
             metadata_lock.downgrade();
             let mut new = NewIndexes::begin(self, build);
             let done = self.fill_with(&mut [&mut new], make, |fillers| {
-                fillers.iter().try_for_each(|filler| filler.owned(filler.fill()))?;
+                fillers.iter().try_for_each(IndexFiller::fill)?;
                 self.carry_out_built(metadata_lock, plan, fillers, build.mode, options)
             });
             if done.is_err() {
@@ -396,10 +396,7 @@ impl Catalog {
             }
             error => error,
         };
-        let apply = &mut || {
-            let apply = |filler: &IndexFiller<'_, '_>| filler.owned(filler.apply_during_wait());
-            fillers.iter().try_fold(false, |more, filler| Ok(apply(filler)? || more))
-        };
+        let apply = &mut || IndexFiller::apply_during_wait(fillers);
         let spaces = || fillers.iter().map(|filler| filler.of.rows.space().id());
         loop {
             fillers.iter().try_for_each(|filler| filler.owned(filler.begin_wait()))?;
@@ -410,14 +407,13 @@ impl Catalog {
                 ([closing], []) => {
                     transactions.lock_table_in_turns(closing.table.space(), mode, left(), apply)
                 }
-                // No change waits for room, so nothing need be applied during the wait.
                 (closing, moved) => {
                     let all = closing.iter().map(|closing| closing.table).chain(moved.iter().copied());
-                    transactions.lock_tables(all.map(Table::space), mode, left())
+                    transactions.lock_tables_meanwhile(all.map(Table::space), mode, left(), apply)
                 }
             };
             let lock = lock.map_err(in_all)?;
-            fillers.iter().try_for_each(|filler| filler.owned(filler.apply_the_rest()))?;
+            IndexFiller::apply_the_rest(fillers)?;
             let closed = Gate::close_all(plan.closing.iter().map(|closing| closing.table.gate()));
             // A rollback of a call outside of transactions may have been handed to the background just now.
             if spaces().all(|space| transactions.rollbacks().are_clear_of(space)) {

@@ -16,7 +16,7 @@ use super::{
         bulk::{self, Load},
         entry_maker::{EntryKey, EntryMaker},
         row_count,
-        row_log::{Note, Noted, RowLog},
+        row_log::{NOTES_LIMIT_BYTES, Note, Noted, RowLog},
         runs::{EntryTail, Runs},
         state::Catalog,
     },
@@ -135,17 +135,16 @@ impl<'a, 'f> IndexFiller<'a, 'f> {
 
     /// Puts the entries of all rows, and applies what is noted meanwhile, as [`IndexFiller::catch_up`].
     pub(super) fn fill(&self) -> Result<()> {
-        self.collect()?;
-        self.catch_up()
+        self.owned(self.collect())?;
+        Self::catch_up(core::slice::from_ref(self))
     }
 
-    /// Applies what is noted, until the notes are few or no longer become fewer. [`IndexFiller::apply_the_rest`]
-    /// applies the rest, with a lower limit of notes.
-    pub(super) fn catch_up(&self) -> Result<()> {
+    /// Applies what is noted for the fillers of some tables, in turn, until the notes are few in all, or no longer
+    /// become fewer. [`IndexFiller::apply_the_rest`] applies the rest, with a lower limit of notes.
+    pub(super) fn catch_up(all: &[Self]) -> Result<()> {
         let (mut fewest, mut rounds_without_progress) = (usize::MAX, 0);
         for _ in 0..ROUNDS {
-            self.catalog.pause.pass();
-            let applied = self.apply_noted()?;
+            let applied = Self::apply_noted_of(all)?;
             rounds_without_progress = if applied < fewest { 0 } else { rounds_without_progress + 1 };
             fewest = fewest.min(applied);
             if applied <= NOTES_PER_CHECK || rounds_without_progress == NO_PROGRESS {
@@ -167,33 +166,45 @@ impl<'a, 'f> IndexFiller<'a, 'f> {
         self.catalog.pool.context().health.check()
     }
 
-    /// Applies notes during a wait: only some of them, so that a turn in the table's queue does not last as long as the
-    /// application of all. Returns whether there are more.
-    pub(super) fn apply_during_wait(&self) -> Result<bool> {
-        self.check_continues()?;
+    /// Applies notes during a wait, those of the table that has the most: only some of them, so that a turn in the
+    /// table's queue does not last as long as the application of all, whatever the number of tables. Returns whether
+    /// there are more.
+    pub(super) fn apply_during_wait(all: &[Self]) -> Result<bool> {
         ReportedWork::begin(Phase::Transactions, 0)?;
-        self.catalog.pause.pass();
-        self.of.provide(self.catalog)?;
-        Ok(self.apply_some(NOTES_PER_CHECK)? == NOTES_PER_CHECK)
+        let Some(most) = all.iter().max_by_key(|filler| filler.row_log.count()) else { return Ok(false) };
+        most.check_continues()?;
+        most.catalog.pause.pass();
+        for filler in all {
+            filler.of.provide(filler.catalog)?;
+        }
+        Ok(most.owned(most.apply_some(NOTES_PER_CHECK))? == NOTES_PER_CHECK)
     }
 
-    /// Applies deferred entries, and notes until they are few. Transactions wait meanwhile.
-    pub(super) fn apply_the_rest(&self) -> Result<()> {
+    /// Applies deferred entries, and notes until they are few in all. Transactions wait meanwhile.
+    pub(super) fn apply_the_rest(all: &[Self]) -> Result<()> {
         // Deferred entries may be many. They can be decided now, except those of rows that the background still rolls
         // back.
-        self.apply_deferred()?;
+        all.iter().try_for_each(|filler| filler.owned(filler.apply_deferred()))?;
         // Each round has a lower limit of notes than the one before, so the last notes are few however busy the row
         // calls are.
-        let mut limit = self.bounds.most;
+        let mut limit = NOTES_LIMIT_BYTES;
         for _ in 0..ROUNDS {
             limit = (limit / 8).max(MIN_NOTES_LIMIT_BYTES);
-            self.row_log.limit(limit.min(self.bounds.most));
-            self.catalog.pause.pass();
-            if self.apply_noted()? <= NOTES_PER_CHECK {
+            let of_each = (limit / all.len().max(1)).max(1);
+            all.iter().for_each(|filler| filler.row_log.limit(of_each.min(filler.bounds.most)));
+            if Self::apply_noted_of(all)? <= NOTES_PER_CHECK {
                 break;
             }
         }
         Ok(())
+    }
+
+    /// Applies as many entries as are noted now for each of the tables. Returns how many it applied.
+    fn apply_noted_of(all: &[Self]) -> Result<usize> {
+        all.iter().try_fold(0, |applied, filler| {
+            filler.catalog.pause.pass();
+            Ok(applied + filler.owned(filler.apply_noted())?)
+        })
     }
 
     /// The last round: no call is inside the table, and no change in it may still roll back.

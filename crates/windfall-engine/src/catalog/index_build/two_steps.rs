@@ -10,7 +10,8 @@
 //! (test: `writers_between_the_steps_of_an_alteration_do_not_wait`), not even on the thread that has built the indexes:
 //! it holds no metadata lock, no lock of a transaction, and no gate (by type). After the second step each row has its
 //! entries (test: `an_alteration_in_two_steps_is_made_while_rows_change`), and so do the rows of several tables that
-//! one group alters (test: `alterations_of_several_tables_are_finished_in_one_group`). The indexes and the other
+//! one group alters (test: `alterations_of_several_tables_are_finished_in_one_group`). A group that waits for its
+//! tables goes on to apply the notes of all of them (test: `a_group_that_waits_for_its_tables_catches_up`). The indexes and the other
 //! changes are there together after a crash, or none of them (tests:
 //! `an_alteration_in_two_steps_crashes_at_every_operation`, `alterations_of_several_tables_are_finished_in_one_group`).
 //! An alteration that is dropped has changed nothing, and leaves nothing (test:
@@ -37,7 +38,7 @@ use super::{
         state::Catalog,
         table::Table,
     },
-    BuildFailed, IndexBuild, MakeEntryOf, NewIndexes,
+    BuildFailed, IndexBuild, IndexFiller, MakeEntryOf, NewIndexes,
 };
 use crate::{
     error::{Result, SchemaError},
@@ -151,11 +152,8 @@ impl BuiltIndexes {
         self.check_function(make.is_some())?;
         self.new.check_current()?;
         let done = catalog.fill_with(&mut [&mut self.new], make, |fillers| {
-            let catch_up = |filler: &super::IndexFiller<'_, '_>| {
-                filler.apply_deferred()?;
-                filler.catch_up()
-            };
-            fillers.iter().try_for_each(|filler| filler.owned(catch_up(filler)))
+            fillers.iter().try_for_each(|filler| filler.owned(filler.apply_deferred()))?;
+            IndexFiller::catch_up(fillers)
         });
         done.map_err(|failed| {
             let error = failed.end();
@@ -221,9 +219,8 @@ impl Catalog {
         metadata_lock.downgrade();
         let mut new = NewIndexes::begin(self, build);
         let pool = self.pool.clone();
-        let done = self.fill_with(&mut [&mut new], make, |fillers| {
-            fillers.iter().try_for_each(|filler| filler.owned(filler.fill()))
-        });
+        let done =
+            self.fill_with(&mut [&mut new], make, |fillers| fillers.iter().try_for_each(IndexFiller::fill));
         let not_provided = |error| BuildFailed { error, panic: None };
         // Before changes wait no more: the first of them may have to write a run.
         let done = done.and_then(|()| new.provide(self).map_err(not_provided));
@@ -253,7 +250,7 @@ impl Catalog {
         metadata_lock.downgrade();
         let mut all: Vec<_> = built.iter_mut().map(|built| &mut built.new).collect();
         let done = self.fill_with(&mut all, make, |fillers| {
-            fillers.iter().try_for_each(|filler| filler.owned(filler.catch_up()))?;
+            IndexFiller::catch_up(fillers)?;
             self.carry_out_built(metadata_lock, plan, fillers, mode, options)
         });
         done.map_err(BuildFailed::end)

@@ -4,9 +4,12 @@
 //! for the transactions that use it. If it stayed in the queue all the time, all later requests would wait for the
 //! longest of these transactions. So it blocks later requests for a short interval (a *turn*), and then yields.
 //!
+//! A statement that finishes alterations of several tables cannot wait in turns, because it holds locks on tables while
+//! it waits for others. It waits in the queue, and works meanwhile ([`LockManager::acquire_meanwhile`]).
+//!
 //! **Invariants.** It is one wait, which is listed, interrupted and timed out like any other (tests:
 //! `an_index_that_waits_can_be_interrupted`, `a_statement_waits_as_long_as_it_is_asked_to`). Its owner has no other
-//! lock (checked by `locks/turns.rs::acquire_yielding`). During a turn later requests wait for it (test:
+//! lock if it waits in turns (checked by `locks/turns.rs::acquire_yielding`). During a turn later requests wait for it (test:
 //! `a_wait_in_turns_that_is_a_deadlock_victim_starts_again`). The first turn is short; later ones are longer (checked
 //! by `locks/turns.rs::take_turns`), up to a bound. Between two turns later requests overtake it, until the
 //! transactions that it has waited for in the last turn have ended (test:
@@ -14,7 +17,8 @@
 //! not block others (test: `a_yielding_request_blocks_no_other`). The lock is granted whenever the table is free (test:
 //! `a_wait_in_turns_is_granted_despite_overlapping_holders`). If a turn closes a cycle, the statement is the victim,
 //! because no transaction has a priority as low as the owner of such a wait, and starts again (test:
-//! `a_wait_in_turns_is_the_victim_of_every_deadlock`).
+//! `a_wait_in_turns_is_the_victim_of_every_deadlock`). In either wait the other work is called at intervals of at most
+//! [`TURN_STEP`] (test: `a_group_that_waits_for_its_tables_catches_up`).
 
 use core::time::Duration;
 
@@ -64,10 +68,12 @@ impl LockManager {
             if waiting_thread.is_interrupted() {
                 return Err(LockError::Interrupted.into());
             }
-            let Some(mut wait) = self.enqueue(me, wanted.clone(), began)? else { return Ok(()) };
+            let Some(wait) = self.enqueue(me, wanted.clone(), began)? else { return Ok(()) };
             let until = began.saturating_add(at_most);
-            self.take_turns(&mut wait, &waiting_thread, until, &mut turn, longest, between)?;
-            match wait.end(false) {
+            let between = &mut *between;
+            let mut steps = Steps { wait, waiting_thread: &waiting_thread, until, between, has_more: false };
+            self.take_turns(&mut steps, &mut turn, longest)?;
+            match steps.wait.end(false) {
                 Err(LockError::Deadlock(_)) => drop(between()?),
                 done => {
                     debug_assert!(
@@ -80,35 +86,42 @@ impl LockManager {
         }
     }
 
-    /// Waits in turns until the wait is resolved, or its time is over.
-    fn take_turns(
+    /// As [`LockManager::acquire`], for an owner that may have other locks. Meanwhile it calls `between` repeatedly, as
+    /// [`LockManager::acquire_yielding`] does.
+    ///
+    /// # Errors
+    /// As [`LockManager::acquire`]; errors of `between`.
+    pub(crate) fn acquire_meanwhile(
         &self,
-        enqueued: &mut EnqueuedWait<'_>,
-        waiting_thread: &InterruptibleWait,
-        until: Duration,
-        turn: &mut Duration,
-        longest: Duration,
+        me: &Arc<LockOwner>,
+        wanted: LockRequest,
+        at_most: Duration,
         between: &mut dyn FnMut() -> Result<bool>,
     ) -> Result<()> {
-        let (me, mut has_more) = (enqueued.me, false);
-        let mut wait = |at_most: Duration| {
-            let left = until.saturating_sub(self.env.now());
-            let step = if has_more { Duration::ZERO } else { TURN_STEP };
-            let mut is_over = || me.is_resolved() || me.is_outdated() || waiting_thread.is_interrupted();
-            self.env.wait_unhindered(me.event(), at_most.min(left).min(step), &mut is_over);
-            if waiting_thread.is_interrupted() {
-                return Err(LockError::Interrupted.into());
-            }
-            enqueued.report_change();
-            between().map(|more| {
-                has_more = more;
-                me.is_resolved() || self.env.now() >= until
-            })
-        };
+        let taken = self.try_grant(me, &wanted);
+        if taken.is_ok() || at_most.is_zero() {
+            return Ok(taken?);
+        }
+        warn_of_own(&taken);
+        drop(Held::take(Rank::Row));
+        let (began, waiting_thread) = (self.env.now(), InterruptibleWait::begin(me));
+        if waiting_thread.is_interrupted() {
+            return Err(LockError::Interrupted.into());
+        }
+        let Some(wait) = self.enqueue(me, wanted, began)? else { return Ok(()) };
+        let until = began.saturating_add(at_most);
+        let mut steps = Steps { wait, waiting_thread: &waiting_thread, until, between, has_more: false };
+        while !steps.next(Duration::MAX)? {}
+        Ok(steps.wait.end(false)?)
+    }
+
+    /// Waits in turns until the wait is resolved, or its time is over.
+    fn take_turns(&self, steps: &mut Steps<'_, '_>, turn: &mut Duration, longest: Duration) -> Result<()> {
+        let me = steps.wait.me;
         loop {
             let end = self.env.now().saturating_add((*turn).min(longest.max(TURN_STEP)));
             while self.env.now() < end {
-                if wait(end.saturating_sub(self.env.now()))? {
+                if steps.next(end.saturating_sub(self.env.now()))? {
                     return Ok(());
                 }
             }
@@ -116,7 +129,7 @@ impl LockManager {
             debug_assert!(*turn > FIRST_TURN, "a turn is not longer than the first one");
             let before = self.wait_step(|step| step.set_yielding(me, true));
             loop {
-                if wait(TURN_STEP)? {
+                if steps.next(TURN_STEP)? {
                     return Ok(());
                 }
                 let now = self.blockers_of(me);
@@ -126,5 +139,32 @@ impl LockManager {
             }
             self.wait_step(|step| step.set_yielding(me, false));
         }
+    }
+}
+
+/// A wait that is enqueued, and the work between its steps.
+struct Steps<'a, 'b> {
+    wait: EnqueuedWait<'a>,
+    waiting_thread: &'b InterruptibleWait,
+    until: Duration,
+    between: &'b mut dyn FnMut() -> Result<bool>,
+    has_more: bool,
+}
+
+impl Steps<'_, '_> {
+    /// Waits for one step, no longer than `at_most`, and works. Returns whether the wait is resolved, or its time is
+    /// over.
+    fn next(&mut self, at_most: Duration) -> Result<bool> {
+        let (me, env, waiting_thread) = (self.wait.me, &self.wait.locks.env, self.waiting_thread);
+        let left = self.until.saturating_sub(env.now());
+        let step = if self.has_more { Duration::ZERO } else { TURN_STEP };
+        let mut is_over = || me.is_resolved() || me.is_outdated() || waiting_thread.is_interrupted();
+        env.wait_unhindered(me.event(), at_most.min(left).min(step), &mut is_over);
+        if waiting_thread.is_interrupted() {
+            return Err(LockError::Interrupted.into());
+        }
+        self.wait.report_change();
+        self.has_more = (self.between)()?;
+        Ok(me.is_resolved() || env.now() >= self.until)
     }
 }

@@ -27,7 +27,7 @@ const LONG_WAIT: Duration = Duration::from_secs(1);
 
 /// A wait that is ended even if a callback fails or panics: others would wait for it forever otherwise.
 pub(super) struct EnqueuedWait<'a> {
-    locks: &'a LockManager,
+    pub locks: &'a LockManager,
     pub me: &'a Arc<LockOwner>,
     began: Duration,
     /// What the observer was given last. `None` without an observer, and if the wait has ended at once.

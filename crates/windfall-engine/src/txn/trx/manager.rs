@@ -272,7 +272,29 @@ impl Transactions {
         // A statement is not a transaction and has no changes. The number names it in lists and errors.
         let lock_owner = self.lock_manager.lock_owner(self.active.number()?);
         let lock = StatementLock { locks: &self.lock_manager, lock_owner, of_transaction: None };
-        self.lock_each(lock, spaces, mode, at_most)
+        self.lock_each(lock, spaces, at_most, |lock_owner, space, left| {
+            self.acquire(lock_owner, LockRequest::Table(space, mode), LockTimeout::of(left))
+        })
+    }
+
+    /// As [`Transactions::lock_tables`]. Calls `between` repeatedly while it waits for one of the tables: again at once
+    /// if it returns `true`, because it has more to do.
+    ///
+    /// # Errors
+    /// As [`Transactions::lock_tables`]; errors of `between`.
+    pub(crate) fn lock_tables_meanwhile(
+        &self,
+        spaces: impl IntoIterator<Item = SpaceId>,
+        mode: TableMode,
+        at_most: Duration,
+        between: &mut dyn FnMut() -> Result<bool>,
+    ) -> Result<StatementLock<'_>> {
+        let lock_owner = self.lock_manager.lock_owner(self.active.number()?);
+        let lock = StatementLock { locks: &self.lock_manager, lock_owner, of_transaction: None };
+        self.lock_each(lock, spaces, at_most, |lock_owner, space, left| {
+            let wanted = LockRequest::Table(space, mode);
+            self.stop_reason(self.lock_manager.acquire_meanwhile(lock_owner, wanted, left, between))
+        })
     }
 
     /// As [`Transactions::lock_tables`], exclusively and in the name of a transaction: its own locks block nothing. At
@@ -299,21 +321,23 @@ impl Transactions {
             lock_owner: lock_owner.clone(),
             of_transaction: Some(LocksBefore { tables, trees }),
         };
-        self.lock_each(lock, spaces, TableMode::Exclusive, at_most)
+        self.lock_each(lock, spaces, at_most, |lock_owner, space, left| {
+            self.acquire(lock_owner, LockRequest::Table(space, TableMode::Exclusive), LockTimeout::of(left))
+        })
     }
 
     fn lock_each<'a>(
         &self,
         lock: StatementLock<'a>,
         spaces: impl IntoIterator<Item = SpaceId>,
-        mode: TableMode,
         at_most: Duration,
+        mut acquire: impl FnMut(&Arc<LockOwner>, SpaceId, Duration) -> Result<()>,
     ) -> Result<StatementLock<'a>> {
         let began = self.now();
         for space in spaces {
             // The time limit is that of the statement, not of each of its tables.
             let left = at_most.saturating_sub(self.now().saturating_sub(began)).max(at_most.min(LEAST_WAIT));
-            self.acquire(&lock.lock_owner, LockRequest::Table(space, mode), LockTimeout::of(left))?;
+            acquire(&lock.lock_owner, space, left)?;
         }
         Ok(lock)
     }
