@@ -175,7 +175,7 @@ impl<A: Access> Table<A> {
         );
         let secondaries = schema.secondaries_to_change(self.engine.catalog.extractors());
         let keys_of = |value: &[u8]| schema.keys_of(value);
-        let noting = schema.row_log.as_ref().map(|row_log| {
+        let noting = schema.noting().map(|row_log| {
             |key: &[u8], before: Option<&[u8]>, after: Option<&[u8]>| row_log.note(key, before, after)
         });
         let target = RowTarget {

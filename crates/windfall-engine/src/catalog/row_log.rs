@@ -31,10 +31,12 @@
 //! `an_alteration_fails_and_its_writers_do_not`). Notes in memory take at most the bytes of one run, the bytes of a run
 //! that is being written, and what is noted during that write, which has the limit of notes (test:
 //! `notes_beyond_the_memory_go_to_runs`). A note is in memory, in a run, or with the thread that moves it, and counted
-//! until it is taken (test: `notes_beyond_the_memory_go_to_runs`). A failed log keeps no notes (test:
-//! `notes_beyond_the_memory_go_to_runs`), and its alteration is never finished (test:
-//! `an_alteration_fails_and_its_writers_do_not`). Thus none is being written once the gate is closed and the
-//! transactions have ended: a call writes a run inside its table's gate, and a rollback before its transaction ends.
+//! until it is taken (test: `notes_beyond_the_memory_go_to_runs`). A log that has failed or ended keeps no notes (test:
+//! `notes_beyond_the_memory_go_to_runs`), and changes and rollbacks then read and note nothing for it, although it may
+//! be in the schema for a while (test: `a_log_that_has_ended_costs_a_writer_nothing`). The alteration of a failed log is
+//! never finished (test: `an_alteration_fails_and_its_writers_do_not`). Thus none is being written once the gate is
+//! closed and the transactions have ended: a call writes a run inside its table's gate, and a rollback before its
+//! transaction ends.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -166,6 +168,11 @@ impl RowLog {
         }
     }
 
+    /// Returns whether it notes nothing any more. Costs a load.
+    pub fn has_ended(&self) -> bool {
+        self.ended.load(SeqCst)
+    }
+
     /// Returns the trees that are being filled.
     pub fn trees(&self) -> impl Iterator<Item = &Arc<Tree>> {
         self.filled.iter().map(|filled| &filled.tree)
@@ -173,7 +180,7 @@ impl RowLog {
 
     /// Notes that a row is about to change. The caller must hold the row's key latch.
     pub fn note(&self, row: &[u8], before: Option<&[u8]>, after: Option<&[u8]>) {
-        if self.ended.load(SeqCst) {
+        if self.has_ended() {
             return;
         }
         let mut noted = SmallVec::<[Note; 4]>::new();
@@ -428,6 +435,10 @@ impl RowLog {
 impl Follower for RowLog {
     fn note(&self, row: &[u8], before: Option<&[u8]>, after: Option<&[u8]>) {
         Self::note(self, row, before, after);
+    }
+
+    fn has_ended(&self) -> bool {
+        Self::has_ended(self)
     }
 
     fn note_unreadable(&self, error: Error) {

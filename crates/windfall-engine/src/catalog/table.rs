@@ -87,6 +87,13 @@ impl TableSchema {
         Ok(keys)
     }
 
+    /// Returns the log in which a change of a row must be noted. One that has ended, and that no statement has replaced
+    /// yet, costs a change no more than this.
+    #[inline]
+    pub fn noting(&self) -> Option<&RowLog> {
+        self.row_log.as_deref().filter(|row_log| !row_log.has_ended())
+    }
+
     /// Returns all tablespaces, including those of trees being filled.
     pub fn spaces(&self) -> impl Iterator<Item = SpaceId> {
         let row_log = self.row_log.iter().flat_map(|row_log| row_log.trees());

@@ -253,6 +253,10 @@ impl Follower for Noted {
         self.0.lock().unwrap().push([before, after].map(|value| value.map(<[u8]>::to_vec)));
     }
 
+    fn has_ended(&self) -> bool {
+        false
+    }
+
     fn note_unreadable(&self, error: Error) {
         panic!("a value cannot be read: {error}");
     }

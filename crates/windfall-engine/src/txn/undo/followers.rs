@@ -42,6 +42,9 @@ pub trait Follower: Send + Sync + fmt::Debug {
     /// rollback; `None` where there is no such row.
     fn note(&self, row: &[u8], before: Option<&[u8]>, after: Option<&[u8]>);
 
+    /// Returns whether it takes no notes any more.
+    fn has_ended(&self) -> bool;
+
     /// Notes that a row was rolled back, and its value cannot be read.
     fn note_unreadable(&self, error: Error);
 
@@ -88,10 +91,14 @@ impl Followers {
         Self { count: AtomicUsize::new(0), by_table: Mutex::new(Rank::Leaf, BTreeMap::new()) }
     }
 
-    /// Returns the follower of a table. While there is no follower of any table it costs a fence and a load.
+    /// Returns the follower of a table, unless it has ended. While there is no follower of any table it costs a fence
+    /// and a load.
     pub(in crate::txn) fn of(&self, table: SpaceId) -> Option<Arc<dyn Follower>> {
         fence(SeqCst);
-        if self.count.load(Relaxed) == 0 { None } else { self.by_table.lock().get(&table).cloned() }
+        if self.count.load(Relaxed) == 0 {
+            return None;
+        }
+        self.by_table.lock().get(&table).filter(|follower| !follower.has_ended()).cloned()
     }
 
     /// Registers the follower of a table, given by its clustered tree. Each row that it reads from now on is in its

@@ -5,11 +5,14 @@ use super::{
     added, alter_while_rows_change, crash_at_every_operation, filled, has_three, make_of, options,
 };
 use crate::{
-    Database, IndexOptions, InterruptHandle, MadeEntry, Result, Table, TableAlteration, TableChanges,
-    TableOptions, TransactionOptions,
+    Database, FieldChange, IndexOptions, InterruptHandle, MadeEntry, Result, Table, TableAlteration,
+    TableChanges, TableOptions, TransactionOptions,
     catalog::RowLog,
     error::{Error, LockError, SchemaError, UsageError},
-    sync::Arc,
+    sync::{
+        Arc,
+        work::{self, Work},
+    },
 };
 use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
 
@@ -320,6 +323,58 @@ fn an_alteration_fails_and_its_writers_do_not() -> Result<()> {
     let error = built.finish_with(TableChanges::default(), make_of).unwrap_err();
     assert!(matches!(error, Error::Schema(SchemaError::DuplicateKey { .. })), "{error}");
     is_unchanged(&db, &env, TREES, "a duplicate")
+}
+
+/// Returns the frames that a change of a short field accesses, and those of its rollback.
+fn frames_of_changes(db: &Database, table: &Table) -> Result<[u64; 2]> {
+    let change = [FieldChange::Set(b"00001"), FieldChange::Keep];
+    let before = work::so_far();
+    table.update_fields(b"row", &change, &[])?;
+    let changed = work::so_far();
+    let trx = db.begin(TransactionOptions::default());
+    trx.table(table).update_fields(b"row", &change, &[])?;
+    let rolled_back = work::so_far();
+    trx.rollback()?;
+    Ok([changed - before, work::so_far() - rolled_back].map(|counts| counts.of(Work::Frame)))
+}
+
+/// The alteration has failed, or was dropped while the log could not be taken out of the schema.
+#[test]
+fn a_log_that_has_ended_costs_a_writer_nothing() -> Result<()> {
+    for fails in [true, false] {
+        let (db, _) = open(&SimulatedDisk::new(1), 1)?;
+        let table = db.create_table("t", TableOptions::default())?;
+        table.insert_fields(b"row", &[b"00000", &[b'.'; 40_000]], &[])?;
+        let without = frames_of_changes(&db, &table)?;
+        db.engine().catalog.pause.set_runs(RUN, if fails { 1 } else { 1000 });
+        let index = TableChanges::default().add_index("s", IndexOptions::supplied(5));
+        let mut built = db.build_indexes_with("t", index, make_of_row)?;
+        let noting = frames_of_changes(&db, &table)?;
+        assert!(noting.iter().zip(without).all(|(noting, without)| *noting > without + 9), "{noting:?}");
+        if fails {
+            (0..100).try_for_each(|n| table.insert(&row(n), b"00000"))?;
+            assert!(built.catch_up_with(make_of_row).is_err());
+        } else {
+            // The name is that of no table when the alteration is dropped.
+            db.rename_table("t", "v")?;
+            drop(built);
+        }
+        let row_log = row_log_of(&table).expect("no statement has replaced it");
+        assert!(row_log.has_ended() && row_log.noted() == 0);
+        let ended = frames_of_changes(&db, &table)?;
+        assert!(
+            ended.iter().zip(without).all(|(ended, without)| *ended < without + 4),
+            "{ended:?}, {without:?}"
+        );
+        assert_eq!(row_log.noted(), 0);
+    }
+    Ok(())
+}
+
+fn make_of_row(_: &str, row: &[u8], _: &[u8], entry: &mut MadeEntry) -> Result<bool> {
+    entry.key.extend_from_slice(row);
+    entry.key.push(0);
+    Ok(true)
 }
 
 #[test]
