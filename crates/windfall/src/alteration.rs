@@ -22,9 +22,11 @@ use crate::{
 ///
 /// While it is open, which may be as long as the application likes, calls and transactions neither see its indexes nor
 /// supply entries for them, and none of them waits for it. What they change is noted for the indexes: up to 8 MiB in
-/// memory (up to 64 MiB while a part goes to disk), the rest in at most 128 temporary files of usually 8 MiB each.
-/// [`TableAlteration::catch_up`] applies the notes. If they become too many, or a file cannot be written, the
-/// alteration fails, not the change: its next call gets the error ([`UsageError::TooManyNotes`]).
+/// memory, and as much for each thread that is writing notes to disk; the rest is in temporary files of 8 MiB or more.
+/// [`TableAlteration::catch_up`] applies the notes. All notes together, in memory and on disk, have 1 GiB: an entry or
+/// a row's key and first bytes, and 64 bytes for each. A change that would exceed this, or a file that cannot be
+/// written, makes the alteration fail, not the change: no further change is noted, and the next call of the alteration
+/// gets the error ([`UsageError::TooManyNotes`]).
 ///
 /// Other DDL statements on the table go on as well. A statement that changes, truncates or drops the table ends the
 /// alteration, whose calls are then refused ([`SchemaError::DefinitionChanged`]), and one that renames it keeps it from

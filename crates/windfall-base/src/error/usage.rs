@@ -350,7 +350,8 @@ pub enum UsageError {
     TooManyNotes {
         /// One of the new indexes.
         owner: Owner,
-        /// The limit in bytes.
+        /// The limit of the bytes of notes, with 64 bytes for each besides its entry or row. A note of what is noted
+        /// already may count again.
         limit: usize,
     },
     /// Indexes are to be built while an alteration of the same table is not finished.

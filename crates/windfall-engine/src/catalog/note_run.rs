@@ -12,7 +12,7 @@
 use std::collections::BTreeSet;
 
 use super::{
-    row_log::{Note, Noted},
+    row_log::{Note, Noted, bytes_of},
     runs::{RUN_FILL_PERCENT, Run},
 };
 use crate::{
@@ -33,6 +33,7 @@ const OF_ROW: u32 = u32::MAX;
 pub(super) struct NoteRun {
     run: Run,
     count: usize,
+    bytes: usize,
 }
 
 /// The pieces of a run that is being written.
@@ -89,12 +90,17 @@ impl NoteRun {
             pieces.end()?;
         }
         pieces.loader.finish()?;
-        Ok(Self { run, count: notes.len() })
+        Ok(Self { run, count: notes.len(), bytes: notes.iter().map(bytes_of).sum() })
     }
 
     /// Returns the number of its notes.
     pub(super) fn count(&self) -> usize {
         self.count
+    }
+
+    /// Returns the bytes of its notes.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Reads its notes.

@@ -9,8 +9,8 @@
 //! *Between the steps of an alteration.* Once the trees are filled, an alteration in two steps is left open, and its
 //! notes are applied only on request. Changes then wait for no room ([`RowLog::wait_no_more`]): the change with which
 //! the notes in memory reach a bound writes them to a run on disk ([`NoteRun`]), as `InnoDB`'s writers write the blocks
-//! of its online log. The number of runs is bounded. What does not fit, or cannot be written, makes the log *fail*: it
-//! notes nothing any more, and the alteration gets the error.
+//! of its online log. The bytes of all notes are bounded. A change that would exceed the bound, or whose run cannot be
+//! written, makes the log *fail*: it notes nothing any more, and the alteration gets the error.
 //!
 //! **Invariants.** A change of a row notes the entries of the value before and of the value after (tests:
 //! `rows_change_while_an_index_is_built`, `rows_are_noted_as_they_are_where_a_function_makes_the_entries`), under the
@@ -28,9 +28,12 @@
 //!
 //! Between the steps of an alteration no change and no rollback waits for another thread because of its notes (test:
 //! `writers_between_the_steps_of_an_alteration_do_not_wait`), and none fails because of them (test:
-//! `an_alteration_fails_and_its_writers_do_not`). Notes in memory take at most the bytes of one run, the bytes of a run
-//! that is being written, and what is noted during that write, which has the limit of notes (test:
-//! `notes_beyond_the_memory_go_to_runs`). A note is in memory, in a run, or with the thread that moves it, and counted
+//! `an_alteration_fails_and_its_writers_do_not`). Notes in memory take less than the bytes of one run, and each thread
+//! that writes a run has as many, and what one change has added (test: `notes_beyond_the_memory_go_to_runs`). A log
+//! fails for want of room with the first change that would bring its notes above the limit, and with none before,
+//! however long the notes are and however slow the disk is: in memory, in runs and being written, each with
+//! [`NOTE_OVERHEAD_BYTES`] (tests: `the_limit_of_notes_is_exact`, `a_slow_write_of_a_run_keeps_no_writer_waiting`). A
+//! note is in memory, in a run, or with the thread that moves it, and counted
 //! until it is taken (test: `notes_beyond_the_memory_go_to_runs`). A log that has failed or ended keeps no notes (test:
 //! `notes_beyond_the_memory_go_to_runs`), and changes and rollbacks then read and note nothing for it, although it may
 //! be in the schema for a while (test: `a_log_that_has_ended_costs_a_writer_nothing`). The alteration of a failed log is
@@ -50,7 +53,7 @@ use crate::{
     ids::SpaceId,
     store::Tree,
     sync::{
-        Arc, Event, InterruptibleWait, Mutex, OnceLock, Rank,
+        Arc, Event, InterruptibleWait, Mutex, MutexGuard, OnceLock, Rank,
         atomic::{
             AtomicBool, AtomicUsize,
             Ordering::{Relaxed, SeqCst},
@@ -83,6 +86,11 @@ pub(super) fn row_of_note(note: &[u8]) -> (&[u8], &[u8]) {
 /// A note: what has changed, and the bytes of an entry, or the row with the first bytes of its value.
 pub(super) type Note = (Noted, Vec<u8>);
 
+/// Returns the bytes that a note counts.
+pub(super) fn bytes_of((_, bytes): &Note) -> usize {
+    bytes.len() + NOTE_OVERHEAD_BYTES
+}
+
 /// What a note is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Noted {
@@ -108,16 +116,38 @@ struct Notes {
     read: BTreeSet<Note>,
     /// The rest, oldest first.
     runs: VecDeque<NoteRun>,
+    /// The bytes of notes in these runs.
+    run_bytes: usize,
     /// Tablespaces for further runs.
     spaces: Vec<SpaceId>,
-    /// The number of notes that are being written to a run; none if that is zero.
-    writing: usize,
+    /// What is being written to runs.
+    writing: Writing,
+}
+
+/// The runs that threads are writing.
+#[derive(Clone, Copy, Debug, Default)]
+struct Writing {
+    runs: usize,
+    notes: usize,
+    bytes: usize,
+}
+
+impl Writing {
+    fn add(&mut self, run: Self) {
+        *self =
+            Self { runs: self.runs + run.runs, notes: self.notes + run.notes, bytes: self.bytes + run.bytes };
+    }
+
+    fn subtract(&mut self, run: Self) {
+        *self =
+            Self { runs: self.runs - run.runs, notes: self.notes - run.notes, bytes: self.bytes - run.bytes };
+    }
 }
 
 impl Notes {
     fn count(&self) -> usize {
         let in_runs: usize = self.runs.iter().map(NoteRun::count).sum();
-        self.memory.len() + self.read.len() + in_runs + self.writing
+        self.memory.len() + self.read.len() + in_runs + self.writing.notes
     }
 }
 
@@ -127,10 +157,8 @@ struct Disk {
     pool: Arc<BufferPool>,
     /// The bytes of notes in memory that are written at once.
     run: usize,
-    /// The number of runs.
-    runs: usize,
-    /// The limit of notes in memory while a run is being written.
-    most: usize,
+    /// The limit of the bytes of all notes.
+    limit: usize,
 }
 
 /// The notes of changes to a table, and the secondary trees that are being filled.
@@ -202,8 +230,16 @@ impl RowLog {
             return;
         }
         let mut notes = self.notes.lock();
+        let disk = self.disk.get();
         for note in noted {
-            let length = note.1.len() + NOTE_OVERHEAD_BYTES;
+            let length = bytes_of(&note);
+            let held = self.bytes() + notes.run_bytes + notes.writing.bytes;
+            if let Some(disk) =
+                disk.filter(|disk| held + length > disk.limit && !notes.memory.contains(&note))
+            {
+                drop(notes);
+                return self.fail(disk.exceeded());
+            }
             if notes.memory.insert(note) {
                 self.bytes.fetch_add(length, Relaxed);
             }
@@ -213,30 +249,32 @@ impl RowLog {
             self.bytes.load(Relaxed) >= notes.memory.len() * NOTE_OVERHEAD_BYTES,
             "a note is not counted"
         );
-        let Some(disk) = self.disk.get().filter(|disk| self.bytes() >= disk.run) else { return };
-        if notes.writing > 0 {
-            // Another thread writes a run: this one does not wait for it.
-            let is_over = self.bytes() >= disk.most;
-            drop(notes);
-            if is_over {
-                self.fail(disk.exceeded());
-            }
-            return;
+        if let Some(disk) = disk.filter(|disk| self.bytes() >= disk.run) {
+            self.write_run(disk, notes);
         }
-        let Some(space) = notes.spaces.pop() else {
-            drop(notes);
-            return self.fail(disk.exceeded());
-        };
+    }
+
+    /// Writes the notes in memory to a run. Others note meanwhile, and write runs of their own. While there is no
+    /// tablespace, which does not last, the notes stay in memory.
+    fn write_run(&self, disk: &Disk, mut notes: MutexGuard<'_, Notes>) {
+        let Some(space) = notes.spaces.pop() else { return };
         let moved = core::mem::take(&mut notes.memory);
-        self.bytes.store(0, Relaxed);
-        notes.writing = moved.len();
+        let now = Writing { runs: 1, notes: moved.len(), bytes: self.bytes.swap(0, Relaxed) };
+        notes.writing.add(now);
         drop(notes);
         let written = NoteRun::write(&disk.pool, space, &moved);
         let mut notes = self.notes.lock();
-        notes.writing = 0;
+        notes.writing.subtract(now);
         match written {
-            Ok(run) if !self.ended.load(SeqCst) => notes.runs.push_back(run),
-            // The log has ended meanwhile.
+            Ok(run) if !self.has_ended() => {
+                debug_assert!(
+                    run.bytes() == now.bytes,
+                    "the bytes of the notes of a run are not those of the run"
+                );
+                notes.run_bytes += run.bytes();
+                notes.runs.push_back(run);
+            }
+            // The log has ended meanwhile. The run is not dropped under the mutex.
             Ok(run) => {
                 drop(notes);
                 drop(run);
@@ -255,10 +293,9 @@ impl RowLog {
     }
 
     /// From now on no change waits for room: notes beyond the memory go to runs. `run` is the bytes of notes that are
-    /// written at once, `runs` their number, `most` the limit of notes in memory during a write. Their tablespaces must
-    /// be provided before.
-    pub(super) fn wait_no_more(&self, pool: Arc<BufferPool>, (run, runs): (usize, usize), most: usize) {
-        let set = self.disk.set(Disk { pool, run, runs, most });
+    /// written at once, and `limit` bounds the bytes of all. Tablespaces must be provided before.
+    pub(super) fn wait_no_more(&self, pool: Arc<BufferPool>, run: usize, limit: usize) {
+        let set = self.disk.set(Disk { pool, run, limit });
         assert!(set.is_ok(), "the changes of a table stop waiting twice");
         self.limit(usize::MAX);
     }
@@ -266,7 +303,7 @@ impl RowLog {
     /// Returns how many tablespaces it lacks for this number of runs.
     pub(super) fn lacks(&self, runs: usize) -> usize {
         let notes = self.notes.lock();
-        let used = notes.runs.len() + notes.spaces.len() + usize::from(notes.writing > 0);
+        let used = notes.runs.len() + notes.spaces.len() + notes.writing.runs;
         runs.saturating_sub(used)
     }
 
@@ -309,6 +346,7 @@ impl RowLog {
                 break;
             }
             if let Some(run) = notes.runs.pop_front() {
+                notes.run_bytes -= run.bytes();
                 drop(notes);
                 let read = run.read().inspect_err(|error| self.fail(error.clone()))?;
                 self.notes.lock().read = read;
@@ -317,7 +355,7 @@ impl RowLog {
             while taken.len() < most
                 && let Some(note) = notes.memory.pop_first()
             {
-                let bytes = note.1.len() + NOTE_OVERHEAD_BYTES;
+                let bytes = bytes_of(&note);
                 let before = self.bytes.fetch_sub(bytes, Relaxed);
                 debug_assert!(before >= bytes, "more bytes of notes are taken than were counted");
                 taken.insert(note);
@@ -385,7 +423,7 @@ impl RowLog {
         let freed = {
             let mut notes = self.notes.lock();
             self.bytes.store(0, Relaxed);
-            let writing = core::mem::take(&mut notes.writing);
+            let writing = notes.writing;
             core::mem::replace(&mut *notes, Notes { writing, ..Notes::default() })
         };
         // Not under the mutex.
@@ -404,8 +442,7 @@ impl RowLog {
 
 impl Disk {
     fn exceeded(&self) -> Error {
-        let limit = self.run.saturating_mul(self.runs);
-        UsageError::TooManyNotes { owner: Owner::Unknown, limit }.into()
+        UsageError::TooManyNotes { owner: Owner::Unknown, limit: self.limit }.into()
     }
 }
 
@@ -459,7 +496,10 @@ mod tests {
     use windfall_sim::SimulatedEnv;
 
     use super::*;
-    use crate::{catalog::KeyPart, engine::test_engine::lone_tree};
+    use crate::{
+        catalog::KeyPart,
+        engine::{Engine, test_engine::lone_tree},
+    };
 
     /// Returns a log for indexes with these keys.
     fn row_log(tree: &Arc<Tree>, keys: &[Option<KeySpec>]) -> RowLog {
@@ -551,7 +591,7 @@ mod tests {
             (0..log.lacks(50)).map(|_| engine.transactions.ids().space().unwrap()).collect::<Vec<_>>()
         };
         let log = row_log(&tree, &[None, Some(key_of(0))]);
-        log.wait_no_more(engine.pool.clone(), (run, 50), usize::MAX);
+        log.wait_no_more(engine.pool.clone(), run, 50 * run);
         assert_eq!(log.lacks(50), 50);
         log.provide(spaces(&log));
         let mut expected = BTreeSet::new();
@@ -602,5 +642,71 @@ mod tests {
         assert!(matches!(failed, Error::Usage(UsageError::TooManyNotes { limit, .. }) if limit == 50 * run));
         log.note(b"row", None, Some(b"value"));
         assert_eq!((log.count(), log.bytes(), log.runs(), log.is_full()), (0, 0, 0, false));
+    }
+
+    /// A log whose runs have up to 50,000 bytes, with room for three of them.
+    fn log_on_disk(tree: &Arc<Tree>, engine: &Engine) -> (RowLog, usize) {
+        const RUN: usize = 50_000;
+        let log = row_log(tree, &[None]);
+        log.wait_no_more(engine.pool.clone(), RUN, 3 * RUN);
+        log.provide((0..3).map(|_| engine.transactions.ids().space().unwrap()).collect());
+        (log, 3 * RUN)
+    }
+
+    #[test]
+    fn the_limit_of_notes_is_exact() {
+        let overhead = ROW_KEY_LENGTH_BYTES + NOTE_OVERHEAD_BYTES;
+        // Short ones, those as long as a run, longer ones, and a mixture.
+        for lengths in [&[4][..], &[50_000 - overhead - 4], &[64 << 10], &[4, 30_000, 10, 64 << 10, 900]] {
+            let (tree, engine) = lone_tree();
+            let (log, limit) = log_on_disk(&tree, &engine);
+            let (mut held, mut in_memory) = (0, 0);
+            for n in 0u32.. {
+                let length = lengths[n as usize % lengths.len()];
+                let one = 4 + length + overhead;
+                log.note(&n.to_be_bytes(), None, Some(&vec![b'.'; length]));
+                if held + one > limit {
+                    break;
+                }
+                held += one;
+                in_memory = if in_memory + one < 50_000 { in_memory + one } else { 0 };
+                assert!(log.check_notes().is_ok(), "{lengths:?}: it fails with {held} of {limit} bytes");
+                assert_eq!((log.count(), log.bytes()), (n as usize + 1, in_memory), "{lengths:?}");
+                // A note that is in memory already takes no room.
+                if in_memory > 0 {
+                    log.note(&n.to_be_bytes(), None, Some(&vec![b'.'; length]));
+                    assert_eq!((log.count(), log.bytes()), (n as usize + 1, in_memory), "{lengths:?}");
+                }
+            }
+            let failed = log.check_notes().unwrap_err();
+            let is_right =
+                matches!(failed, Error::Usage(UsageError::TooManyNotes { limit: of, .. }) if of == limit);
+            assert!(is_right && log.count() == 0, "{lengths:?}: {failed}");
+        }
+    }
+
+    #[test]
+    fn a_slow_write_of_a_run_keeps_no_writer_waiting() {
+        let (tree, engine) = lone_tree();
+        let (log, limit) = log_on_disk(&tree, &engine);
+        // Another thread has not written its run yet.
+        let other = Writing { runs: 1, notes: 700, bytes: limit / 3 };
+        log.notes.lock().writing.add(other);
+        assert!(log.notes.lock().spaces.pop().is_some());
+        let one = 4 + 4 + ROW_KEY_LENGTH_BYTES + NOTE_OVERHEAD_BYTES;
+        let fit = (limit - other.bytes) / one;
+        for n in 0..fit as u32 {
+            log.note(&n.to_be_bytes(), None, Some(b"4444"));
+            assert!(log.check_notes().is_ok() && !log.is_full(), "note {n} of {fit}");
+            assert!(log.bytes() < limit / 3, "{} bytes in memory", log.bytes());
+        }
+        assert_eq!((log.count(), log.runs()), (700 + fit, 1));
+        log.note(b"next", None, Some(b"4444"));
+        assert!(matches!(log.check_notes(), Err(Error::Usage(UsageError::TooManyNotes { .. }))));
+        // Without a tablespace notes stay in memory.
+        let log = row_log(&tree, &[None]);
+        log.wait_no_more(engine.pool.clone(), limit / 3, limit);
+        (0..limit as u32 / one as u32).for_each(|n| log.note(&n.to_be_bytes(), None, Some(b"4444")));
+        assert!(log.check_notes().is_ok() && log.bytes() > limit - one && log.runs() == 0);
     }
 }

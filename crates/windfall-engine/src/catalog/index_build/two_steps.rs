@@ -225,7 +225,7 @@ impl Catalog {
         // Before changes wait no more: the first of them may have to write a run.
         let done = done.and_then(|()| new.provide(self).map_err(not_provided));
         let bounds = new.bounds;
-        new.row_log.wait_no_more(pool, (bounds.run, bounds.runs), bounds.most);
+        new.row_log.wait_no_more(pool, bounds.run, bounds.run.saturating_mul(bounds.runs));
         match done {
             Ok(()) => {
                 new.are_filled = true;
