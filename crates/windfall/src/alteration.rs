@@ -6,15 +6,17 @@
 //! **Invariants.** The handle owns all that it needs, and any thread may use it (by type). While it is there, no call
 //! of others waits because of it (test: `writers_between_the_steps_of_an_alteration_do_not_wait`). It has changed
 //! nothing until it is finished (test: `an_alteration_that_is_dropped_has_changed_nothing`), and then all of it, or
-//! nothing (test: `an_alteration_in_two_steps_crashes_at_every_operation`).
+//! nothing (test: `an_alteration_in_two_steps_crashes_at_every_operation`). A step that fails leaves it as it was, and
+//! can be repeated (test: `a_second_step_that_has_failed_is_repeated`).
 
 use tracing::debug;
 
 use crate::{
-    catalog::{BuiltIndexes, DropReport, MadeEntry, MakeEntryOf},
+    catalog::{BuiltIndexes, DdlStatement, DropReport, MadeEntry, MakeEntryOf},
     database::Database,
-    ddl_group::TableChanges,
-    error::Result,
+    ddl_group::{DdlGroup, TableChanges},
+    error::{Result, UsageError},
+    sync::Arc,
 };
 
 /// An alteration of a table whose new indexes are built and not published. Created by [`Database::build_indexes`];
@@ -62,7 +64,9 @@ use crate::{
 #[derive(Debug)]
 #[must_use = "the indexes are dropped unless the alteration is finished"]
 pub struct TableAlteration {
-    pub(crate) inner: BuiltIndexes,
+    name: Arc<str>,
+    /// `None` once it is finished.
+    pub(crate) inner: Option<BuiltIndexes>,
     // The last handle of the database, possibly: dropped last.
     pub(crate) db: Database,
 }
@@ -107,20 +111,25 @@ impl Database {
         let inner =
             self.statement(|_, ddl| self.engine.catalog.begin_alteration(name, changes, make, ddl))?;
         debug!(target: "windfall::ddl", table = name, indexes = inner.indexes().len(), "indexes built");
-        Ok(TableAlteration { inner, db: self.clone() })
+        Ok(TableAlteration { name: inner.name().clone(), inner: Some(inner), db: self.clone() })
     }
 }
 
 impl TableAlteration {
     /// Returns the name of the table, as it was when the indexes were built.
     pub fn table_name(&self) -> &str {
-        self.inner.name()
+        &self.name
     }
 
     /// Returns how many notes of changes are not yet applied: entries, or rows for indexes of which the caller supplies
-    /// the entries.
+    /// the entries. Zero once it is finished.
     pub fn noted(&self) -> u64 {
-        self.inner.noted() as u64
+        self.inner.as_ref().map_or(0, |inner| inner.noted() as u64)
+    }
+
+    /// Returns the error of a step of an alteration that is finished.
+    pub(crate) fn finished(&self) -> UsageError {
+        UsageError::AlterationFinished(self.name.clone())
     }
 
     /// Applies what others have changed since the last step, until little is left, or no less becomes left because
@@ -150,7 +159,9 @@ impl TableAlteration {
 
     fn catch_up_made(&mut self, make: Option<&mut MakeEntryOf<'_>>) -> Result<()> {
         self.db.engine.check_open()?;
-        let Self { inner, db } = self;
+        let finished = self.finished();
+        let Self { inner, db, .. } = self;
+        let inner = inner.as_mut().ok_or(finished)?;
         db.statement(|_, _| inner.catch_up(make))
     }
 
@@ -158,13 +169,14 @@ impl TableAlteration {
     /// with one durable commit: the second step. Where both set something, such as the metadata, the further ones
     /// count. Applies what is still noted, waits for the transactions that have changed the table, or used it if there
     /// are other changes than new indexes, and has then little to do while calls on the table wait. Changes outside of
-    /// transactions may wait during that.
+    /// transactions may wait during that. The handle then has nothing left to do.
     ///
     /// # Errors
     /// As [`TableAlteration::catch_up`] and [`Database::alter_table`]; the table has another name
-    /// ([`SchemaError::NoTable`](crate::error::SchemaError::NoTable)). Nothing has changed then, and the indexes are
-    /// dropped.
-    pub fn finish(self, changes: TableChanges) -> Result<DropReport> {
+    /// ([`SchemaError::NoTable`](crate::error::SchemaError::NoTable)); the alteration is finished
+    /// ([`UsageError::AlterationFinished`]). Nothing has changed then, nothing waits for the alteration, and what others
+    /// change is noted on: after a lock timeout or an interrupt call it again, or drop the alteration.
+    pub fn finish(&mut self, changes: TableChanges) -> Result<DropReport> {
         self.finish_made(changes, None)
     }
 
@@ -173,17 +185,37 @@ impl TableAlteration {
     /// # Errors
     /// As [`TableAlteration::finish`], and those of the function.
     pub fn finish_with(
-        self,
+        &mut self,
         changes: TableChanges,
         make: impl FnMut(&str, &[u8], &[u8], &mut MadeEntry) -> Result<bool>,
     ) -> Result<DropReport> {
         self.finish_made(changes, Some(&mut of_any_table(make)))
     }
 
-    fn finish_made(self, changes: TableChanges, make: Option<&mut MakeEntryOf<'_>>) -> Result<DropReport> {
-        let mut group = self.db.ddl();
-        group.finish(self, changes);
-        group.commit_made(make)
+    fn finish_made(
+        &mut self,
+        changes: TableChanges,
+        make: Option<&mut MakeEntryOf<'_>>,
+    ) -> Result<DropReport> {
+        self.db.engine.check_open()?;
+        let finished = self.finished();
+        let built = self.inner.as_mut().ok_or(finished)?;
+        let statements = [statement_of(built, 0, changes)];
+        let built = core::slice::from_mut(built);
+        let report =
+            self.db.statement(|catalog, ddl| catalog.finish_alterations(&statements, built, make, ddl))?;
+        self.inner = None;
+        Ok(DdlGroup::committed(&statements, report))
+    }
+}
+
+/// Returns the statement that finishes an alteration with further changes, which has this place in its group.
+pub(crate) fn statement_of(built: &BuiltIndexes, place: usize, changes: TableChanges) -> DdlStatement {
+    DdlStatement::Finish {
+        name: built.name().to_string(),
+        place,
+        indexes: built.indexes().to_vec(),
+        changes: built.changes_and(changes.changes),
     }
 }
 

@@ -4,7 +4,8 @@
 //! **Purpose.** Collects statements, and commits them with one record in the log and one sync.
 //!
 //! **Invariants.** Nothing happens before the commit: a group that is dropped, or refused, has changed nothing (test:
-//! `a_group_that_is_refused_has_changed_nothing`). All of a committed group is visible and durable at once (tests:
+//! `a_group_that_is_refused_has_changed_nothing`). One that was refused can be committed again, with its alterations
+//! (test: `a_second_step_that_has_failed_is_repeated`). All of a committed group is visible and durable at once (tests:
 //! `a_group_is_visible_as_one_step`, `groups_crash_at_every_operation`, `an_alteration_crashes_at_every_operation`).
 //!
 //! A group in the name of a transaction is no part of it: no rollback undoes the group, and whatever ends the
@@ -18,7 +19,7 @@
 use tracing::debug;
 
 use crate::{
-    alteration::{TableAlteration, of_any_table},
+    alteration::{TableAlteration, of_any_table, statement_of},
     catalog::{self, BuiltIndexes, DdlStatement, DropReport, MadeEntry, MakeEntryOf},
     database::{Database, IndexOptions, TableOptions},
     error::{Result, TransactionError, UsageError},
@@ -128,8 +129,8 @@ pub struct DdlGroup {
     statements: Vec<DdlStatement>,
     /// The alterations that statements finish.
     built: Vec<BuiltIndexes>,
-    /// The table of an alteration of another database.
-    foreign: Option<Arc<str>>,
+    /// Why one of them cannot be finished.
+    refused: Option<UsageError>,
     // The last handle of the database, possibly: dropped last.
     db: Database,
 }
@@ -137,7 +138,7 @@ pub struct DdlGroup {
 impl Database {
     /// Begins a group of DDL statements, which take effect as one step when it is committed.
     pub fn ddl(&self) -> DdlGroup {
-        DdlGroup { statements: Vec::new(), built: Vec::new(), foreign: None, db: self.clone() }
+        DdlGroup { statements: Vec::new(), built: Vec::new(), refused: None, db: self.clone() }
     }
 
     /// Changes a table in any number of ways, in one atomic step with one durable commit. Waits as
@@ -260,19 +261,23 @@ impl DdlGroup {
     /// tables get their indexes and all other changes as one step, and at the same time as what else the group does.
     /// The table must have the name that it had when its indexes were built, as the statements before leave the names.
     pub fn finish(&mut self, alteration: TableAlteration, changes: TableChanges) -> &mut Self {
-        let name = alteration.inner.name().clone();
-        if !Arc::ptr_eq(&alteration.db.engine, &self.db.engine) {
-            self.foreign.get_or_insert(name);
-            return self;
+        let finished = alteration.finished();
+        let TableAlteration { inner, db, .. } = alteration;
+        match inner {
+            Some(built) if Arc::ptr_eq(&db.engine, &self.db.engine) => {
+                let statement = statement_of(&built, self.built.len(), changes);
+                self.built.push(built);
+                self.add(statement)
+            }
+            Some(built) => {
+                self.refused.get_or_insert(UsageError::AlterationOfOther(built.name().clone()));
+                self
+            }
+            None => {
+                self.refused.get_or_insert(finished);
+                self
+            }
         }
-        let statement = DdlStatement::Finish {
-            name: name.to_string(),
-            place: self.built.len(),
-            indexes: alteration.inner.indexes().to_vec(),
-            changes: alteration.inner.changes_and(changes.changes),
-        };
-        self.built.push(alteration.inner);
-        self.add(statement)
     }
 
     /// Returns the number of statements so far.
@@ -286,7 +291,7 @@ impl DdlGroup {
     }
 
     /// Runs the statements as one step. Returns how many trees were dropped, and where the group ends in the log, if
-    /// there was something to change.
+    /// there was something to change. The group is empty then, and takes other statements.
     ///
     /// # Errors
     /// That of the first statement that must be refused: [`SchemaError::NoTable`] and [`SchemaError::TableExists`] name
@@ -294,13 +299,14 @@ impl DdlGroup {
     /// timeout, as for [`Database::drop_table`]; [`UsageError::StatementTooLong`] or [`UsageError::PoolTooSmall`] if
     /// there are too many tables. Those of [`TableAlteration::finish`], if the group finishes alterations; one of them
     /// takes entries from the caller, which has to pass a function ([`DdlGroup::commit_with`]). Nothing has changed
-    /// then.
+    /// then, and the group is as before: after a lock timeout or an interrupt commit it again, or drop it together with
+    /// its alterations.
     ///
     /// [`SchemaError::NoTable`]: crate::error::SchemaError::NoTable
     /// [`SchemaError::TableExists`]: crate::error::SchemaError::TableExists
     /// [`UsageError::StatementTooLong`]: crate::error::UsageError::StatementTooLong
     /// [`UsageError::PoolTooSmall`]: crate::error::UsageError::PoolTooSmall
-    pub fn commit(self) -> Result<DropReport> {
+    pub fn commit(&mut self) -> Result<DropReport> {
         self.commit_made(None)
     }
 
@@ -311,21 +317,21 @@ impl DdlGroup {
     /// # Errors
     /// As [`DdlGroup::commit`], and those of the function.
     pub fn commit_with(
-        self,
+        &mut self,
         mut make: impl FnMut(&str, &str, &[u8], &[u8], &mut MadeEntry) -> Result<bool>,
     ) -> Result<DropReport> {
         self.commit_made(Some(&mut make))
     }
 
-    pub(crate) fn commit_made(self, make: Option<&mut MakeEntryOf<'_>>) -> Result<DropReport> {
-        let Self { db, statements, mut built, foreign } = self;
+    fn commit_made(&mut self, make: Option<&mut MakeEntryOf<'_>>) -> Result<DropReport> {
+        let Self { db, statements, built, refused } = self;
         db.engine.check_open()?;
-        if let Some(table) = foreign {
-            return Err(UsageError::AlterationOfOther(table).into());
+        if let Some(refused) = refused {
+            return Err(refused.clone().into());
         }
-        let report =
-            db.statement(|catalog, ddl| catalog.finish_alterations(&statements, &mut built, make, ddl))?;
-        Ok(Self::committed(&statements, report))
+        let report = db.statement(|catalog, ddl| catalog.finish_alterations(statements, built, make, ddl))?;
+        built.clear();
+        Ok(Self::committed(&core::mem::take(statements), report))
     }
 
     /// As [`DdlGroup::commit`], in the name of an open transaction, which may have changed and locked the tables: its
@@ -382,10 +388,10 @@ impl DdlGroup {
     /// [`LockError::Deadlock`]: crate::error::LockError::Deadlock
     /// [`LockError::TimedOut`]: crate::error::LockError::TimedOut
     /// [`TransactionError::TableChanged`]: crate::error::TransactionError::TableChanged
-    pub fn commit_in(self, transaction: &Transaction) -> Result<DropReport> {
-        let Self { statements, built, foreign, db } = self;
-        if let Some(table) = foreign {
-            return Err(UsageError::AlterationOfOther(table).into());
+    pub fn commit_in(&mut self, transaction: &Transaction) -> Result<DropReport> {
+        let Self { statements, built, refused, db } = self;
+        if let Some(refused) = refused {
+            return Err(refused.clone().into());
         }
         if let Some(built) = built.first() {
             let (table, index) = (built.name().clone(), built.indexes()[0].name.clone());
@@ -396,12 +402,12 @@ impl DdlGroup {
             return Err(TransactionError::OtherDatabase.into());
         }
         let report = db.statement_in(scope, |catalog, lock_owner, ddl| {
-            catalog.run_group_for(&statements, lock_owner, ddl)
+            catalog.run_group_for(statements, lock_owner, ddl)
         })?;
-        Ok(Self::committed(&statements, report))
+        Ok(Self::committed(&core::mem::take(statements), report))
     }
 
-    fn committed(statements: &[DdlStatement], report: DropReport) -> DropReport {
+    pub(crate) fn committed(statements: &[DdlStatement], report: DropReport) -> DropReport {
         assert!(report.trees == 0 || report.lsn.is_some(), "trees were dropped without a record in the log");
         let lsn = report.lsn.map(|lsn| lsn.0);
         debug!(

@@ -360,6 +360,9 @@ pub enum UsageError {
          then build other indexes"
     )]
     AlterationOpen(Arc<str>),
+    /// A step of an alteration that is finished.
+    #[error("the alteration of table {0} is finished: its indexes are there, so drop its handle")]
+    AlterationFinished(Arc<str>),
     /// An alteration in two steps that adds no index.
     #[error("the changes of table {0} add no index that could be built: make them with alter_table")]
     NothingToBuild(Arc<str>),

@@ -586,7 +586,7 @@ impl Catalog {
     ///
     /// # Errors
     /// As [`Catalog::run_group`] and [`BuiltIndexes::catch_up`]; a statement drops what an alteration has built. The
-    /// alterations can only be dropped then.
+    /// alterations are as before then, and can be finished by another call.
     pub fn finish_alterations(
         &self,
         statements: &[DdlStatement],

@@ -360,13 +360,14 @@ impl Catalog {
         mode: TableMode,
         options: DdlOptions,
     ) -> Result<Done<'c>> {
-        let (lock, mut closed) = self.close_built(&plan, fillers, mode, options)?;
-        fillers.iter().try_for_each(|filler| filler.owned(filler.decide()))?;
+        let (lock, closed) = self.close_built(&plan, fillers, mode, options)?;
         for filler in fillers {
-            let mut all = closed.iter_mut();
-            let closed = all.find(|closed| closed.is_of(filler.of.table.gate()));
-            filler.of.note_no_more(closed.expect("the gate of a table that gets indexes is closed"));
+            let is_of = |closed: &Closed<'_>| closed.is_of(filler.of.table.gate());
+            assert!(closed.iter().any(is_of), "the gate of a table that gets indexes is closed");
+            filler.owned(filler.decide())?;
         }
+        // The next schemas of the tables have no row log. If the plan cannot be carried out, an alteration goes on with
+        // its own.
         metadata_lock.upgrade();
         let _drop = plan.drops_trees().then(work::DropScope::begin);
         self.carry_out_closed(metadata_lock, plan, closed, Some(lock), options)

@@ -15,8 +15,10 @@
 //! changes are there together after a crash, or none of them (tests:
 //! `an_alteration_in_two_steps_crashes_at_every_operation`, `alterations_of_several_tables_are_finished_in_one_group`).
 //! An alteration that is dropped has changed nothing, and leaves nothing (test:
-//! `an_alteration_that_is_dropped_has_changed_nothing`). After an error, such as an interrupt, what was not applied is
-//! still noted, so that catching up can go on (test: `an_interrupt_ends_each_step_of_an_alteration`).
+//! `an_alteration_that_is_dropped_has_changed_nothing`). After an error of either step, such as an interrupt or a lock
+//! timeout, what was not applied is still noted, and changes wait for no room, so that the alteration can go on with
+//! that step or another one (tests: `an_interrupt_ends_each_step_of_an_alteration`,
+//! `a_second_step_that_has_failed_is_repeated`).
 //!
 //! Other statements on the table do not wait for an open alteration, which may last as long as its owner likes, and do
 //! not fail because of it (test: `an_alteration_of_a_table_that_was_changed_is_refused`). One that changes the table,
@@ -253,6 +255,10 @@ impl Catalog {
             IndexFiller::catch_up(fillers)?;
             self.carry_out_built(metadata_lock, plan, fillers, mode, options)
         });
+        if done.is_err() {
+            // The alterations are still open, and the limits of the last round do not last.
+            built.iter().for_each(|built| built.new.row_log.limit_unless_open(built.new.bounds.most));
+        }
         done.map_err(BuildFailed::end)
     }
 }

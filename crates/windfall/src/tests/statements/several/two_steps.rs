@@ -4,6 +4,8 @@ use super::{
     super::{Rows, check_index, check_index_of, index, open, row, rows_by, rows_of},
     added, alter_while_rows_change, crash_at_every_operation, filled, has_three, make_of, options,
 };
+use core::time::Duration;
+
 use crate::{
     Database, FieldChange, IndexOptions, InterruptHandle, MadeEntry, Result, Table, TableAlteration,
     TableChanges, TableOptions, TransactionOptions,
@@ -42,6 +44,19 @@ fn alter(db: &Database, seed: u64) -> Result<()> {
         assert!(built.noted() < 300, "{} notes are left", built.noted());
     }
     (0..20).for_each(|_| pause.act());
+    if seed % 2 == 1 {
+        // The second step fails, and is repeated.
+        let reader = db.begin(TransactionOptions::default());
+        reader.table(&db.table("t")?).get_for_share(b"none")?;
+        let patient = core::mem::replace(&mut built.db, db.with_ddl_timeout(Duration::ZERO));
+        assert!(
+            built.finish_with(TableChanges::default(), make_of).is_err(),
+            "it has not waited for a reader"
+        );
+        built.db = patient;
+        reader.commit()?;
+        (0..5).for_each(|_| pause.act());
+    }
     let more = TableChanges::default().numbers(77).metadata(vec![7; 9000]);
     assert_eq!(built.finish_with(more, make_of)?.trees, 1);
     Ok(())
@@ -147,6 +162,8 @@ fn an_alteration_that_is_dropped_has_changed_nothing() -> Result<()> {
             group.finish(built, TableChanges::default().drop_index("none"));
             let error = group.commit_with(|_, index, row, value, entry| make_of(index, row, value, entry));
             assert!(matches!(error, Err(Error::Schema(SchemaError::NoIndex { .. }))), "{error:?}");
+            assert!(row_log_of(&table).is_some());
+            drop(group);
         } else if is_last {
             // The handle is the last one of the database.
             drop((table, db));
@@ -209,12 +226,13 @@ fn an_alteration_of_a_table_that_was_changed_is_refused() -> Result<()> {
             // The next statement that changes the table replaces the ended log.
             db.alter_table("t", TableChanges::default().numbers(9))?;
         }
+        drop(built);
         is_unchanged(&db, &env, trees, what)?;
     }
     // Statements of the same group.
     let (db, env) = open(&SimulatedDisk::new(1), 1)?;
     filled(&db, 60)?;
-    let commit = |group: crate::DdlGroup| {
+    let commit = |mut group: crate::DdlGroup| {
         group.commit_with(|_, index, row, value, entry| make_of(index, row, value, entry))
     };
     for (place, what) in ["truncate", "drop", "drop index", "before"].into_iter().enumerate() {
@@ -258,16 +276,19 @@ fn an_alteration_of_a_table_that_was_changed_is_refused() -> Result<()> {
     assert!(matches!(error, Error::Usage(UsageError::EntriesUnknown { .. })), "{error}");
     let error = built.finish(TableChanges::default()).unwrap_err();
     assert!(matches!(error, Error::Usage(UsageError::EntriesUnknown { .. })), "{error}");
+    drop(built);
     let built = db.build_indexes_with("v", supplied(), make_any)?;
     let mut group = db.ddl();
     group.finish(built, TableChanges::default().add_index("y", index(false)));
     let error = group.commit_with(|_, index, row, value, entry| make_any(index, row, value, entry));
     assert!(matches!(error, Err(Error::Usage(UsageError::IndexInGroup { .. }))), "{error:?}");
+    drop(group);
     let built = db.build_indexes_with("v", supplied(), make_any)?;
     let mut group = db.ddl();
     group.finish(built, TableChanges::default());
     let error = group.commit_in(&db.begin(TransactionOptions::default()));
     assert!(matches!(error, Err(Error::Usage(UsageError::IndexInGroup { .. }))), "{error:?}");
+    drop(group);
     let (other, _) = open(&SimulatedDisk::new(2), 2)?;
     let mut group = other.ddl();
     group.finish(db.build_indexes_with("v", supplied(), make_any)?, TableChanges::default());
@@ -304,10 +325,11 @@ fn an_alteration_fails_and_its_writers_do_not() -> Result<()> {
             check_failed(&built.catch_up_with(make_of).unwrap_err());
         }
         check_failed(&built.finish_with(TableChanges::default(), make_of).unwrap_err());
+        drop(built);
         is_unchanged(&db, &env, TREES, "too many notes")?;
     }
     // Two rows have one key: in a row that is committed, and in one that is not.
-    let (db, env) = open(&SimulatedDisk::new(1), 1)?;
+    let (db, _) = open(&SimulatedDisk::new(1), 1)?;
     let table = filled(&db, 60)?;
     let mut built = build(&db, added(true, false))?;
     let trx = db.begin(TransactionOptions::default());
@@ -322,7 +344,12 @@ fn an_alteration_fails_and_its_writers_do_not() -> Result<()> {
     }
     let error = built.finish_with(TableChanges::default(), make_of).unwrap_err();
     assert!(matches!(error, Error::Schema(SchemaError::DuplicateKey { .. })), "{error}");
-    is_unchanged(&db, &env, TREES, "a duplicate")
+    // Without the row it can be finished.
+    table.delete(b"twice")?;
+    built.finish_with(TableChanges::default(), make_of)?;
+    check_index(&table, false, "i");
+    assert_eq!(db.check()?.findings, Vec::<String>::new());
+    Ok(())
 }
 
 /// Returns the frames that a change of a short field accesses, and those of its rollback.
@@ -429,15 +456,97 @@ fn an_interrupt_ends_each_step_of_an_alteration() -> Result<()> {
     assert!(is_interrupted(&error), "{error}");
     handle.clear();
     pause.clear();
+    drop(built);
     is_unchanged(&db, &env, TREES, "the second step")?;
     // Indexes alone do not wait for a reader.
-    let built = build(&session, added(false, true))?;
+    let mut built = build(&session, added(false, true))?;
     write_unaware(&db, &table, 4)?;
     built.finish_with(TableChanges::default(), make_of)?;
     reader.commit()?;
     check_index(&table, false, "i");
     check_index_of(&table, "s", true, "s");
     assert_eq!(db.check()?.findings, Vec::<String>::new());
+    Ok(())
+}
+
+/// An alteration, and a group of two: a lock timeout, an interrupt at each point, and a statement that is refused have
+/// changed nothing, keep no writer waiting, and what is repeated has the changes of meanwhile.
+#[test]
+fn a_second_step_that_has_failed_is_repeated() -> Result<()> {
+    for is_group in [false, true] {
+        let (db, _) = open(&SimulatedDisk::new(1), 1)?;
+        let table = filled(&db, 60)?;
+        let other = db.create_table("other", TableOptions::default())?;
+        let pause = &db.engine().catalog.pause;
+        // Notes in memory beyond the limit of the last round, and in runs.
+        pause.set_runs(if is_group { RUN } else { 1 << 20 }, 1000);
+        let handle = InterruptHandle::new();
+        let hurried = db.with_ddl_timeout(Duration::ZERO).with_interrupt(&handle);
+        let built = build(&hurried, added(false, true).metadata(vec![5]))?;
+        let (mut group, mut alone) = (hurried.ddl(), None);
+        if is_group {
+            let more =
+                hurried.build_indexes("other", TableChanges::default().add_index("i", index(false)))?;
+            group.finish(more, TableChanges::default()).finish(built, TableChanges::default());
+        } else {
+            alone = Some(built);
+        }
+        let mut finish = || match &mut alone {
+            Some(built) => built.finish_with(TableChanges::default(), make_of),
+            None => group.commit_with(|_, index, row, value, entry| make_of(index, row, value, entry)),
+        };
+        let write = |round: u64| -> Result<()> {
+            write_unaware(&db, &table, round)?;
+            (0..40).try_for_each(|n| other.put(&row(n), format!("{:05}", n * 7 + round).as_bytes()))?;
+            assert!(table.index("i").is_err() && other.index("i").is_err() && table.metadata()?.is_empty());
+            assert_eq!(db.check()?.findings, Vec::<String>::new());
+            Ok(())
+        };
+        write(1)?;
+        let holder = db.begin(TransactionOptions::default());
+        holder.table(&table).insert(b"held", b"77777")?;
+        let error = finish().unwrap_err();
+        assert!(matches!(error, Error::Lock(LockError::Busy(_))), "{error}");
+        write(2)?;
+        holder.commit()?;
+        let mut interrupted = 0;
+        for at in 1.. {
+            let (setter, mut passed) = (handle.clone(), 0);
+            pause.set(move || {
+                passed += 1;
+                if passed == at {
+                    setter.interrupt();
+                }
+            });
+            let done = finish();
+            pause.clear();
+            handle.clear();
+            match done {
+                Ok(_) => break,
+                Err(Error::Lock(LockError::Interrupted)) => interrupted += 1,
+                Err(error) => panic!("interrupted at {at}: {error}"),
+            }
+            write(at + 2)?;
+        }
+        assert!(interrupted > 2, "{interrupted} interrupts");
+        check_index(&table, false, "i");
+        check_index_of(&table, "s", true, "s");
+        check_index_of(&table, "k", false, "k");
+        assert!(table.get(b"held")?.is_some() && table.metadata()? == [5]);
+        if is_group {
+            check_index(&other, false, "of the other table");
+            assert!(group.is_empty() && group.commit()?.lsn.is_none());
+        }
+        if let Some(mut built) = alone {
+            assert_eq!((built.noted(), built.table_name()), (0, "t"));
+            let finished = |error: &Error| matches!(error, Error::Usage(UsageError::AlterationFinished(_)));
+            assert!(finished(&built.catch_up_with(make_of).unwrap_err()));
+            assert!(finished(&built.finish_with(TableChanges::default(), make_of).unwrap_err()));
+            group.finish(built, TableChanges::default());
+            assert!(finished(&group.commit().unwrap_err()));
+        }
+        assert_eq!(db.check()?.findings, Vec::<String>::new());
+    }
     Ok(())
 }
 
@@ -592,7 +701,7 @@ fn an_alteration_is_moved_between_threads() {
         let mut built = built;
         built.catch_up_with(make_of).map(|()| built)
     });
-    let built = built.join().unwrap().unwrap();
+    let mut built = built.join().unwrap().unwrap();
     assert_eq!(&*table_name, "t");
     built.finish_with(TableChanges::default(), make_of).unwrap();
     check_index(&table, false, "i");
