@@ -352,6 +352,76 @@ fn an_alteration_fails_and_its_writers_do_not() -> Result<()> {
     Ok(())
 }
 
+/// The disk has room for some of the notes, or for some of the new entries. What could not be written does not harm the
+/// writers, and leaves no file.
+#[test]
+fn an_alteration_on_a_full_disk_fails_and_its_writers_do_not() -> Result<()> {
+    const ROWS: u64 = 60;
+    const INDEXES: u32 = 12;
+    let (mut lost, mut late, mut made) = (0, 0, 0);
+    for more in (0u64..).step_by(150 << 10) {
+        let disk = SimulatedDisk::new(1);
+        let (db, env) = open(&disk, 1)?;
+        let table = db.create_table("t", TableOptions::default())?;
+        let value = |n: u64| [format!("{:05}", n * 7919 % 99_991).into_bytes(), vec![b'.'; 395]].concat();
+        (0..ROWS).try_for_each(|n| table.insert(&row(n), &value(n)))?;
+        db.engine().catalog.pause.set_runs(100_000, 1000);
+        let name = |n: u32| format!("i{n}");
+        let wide = |changes: TableChanges, n| changes.add_index(&name(n), IndexOptions::on_value(0..380 + n));
+        let changes = (0..INDEXES).fold(TableChanges::default().metadata(vec![1]), wide);
+        let mut built = db.build_indexes("t", changes)?;
+        // What the writers need besides is there: pages of undo, and a file of the log that was begun just now.
+        let other = db.create_table("other", TableOptions::default())?;
+        (0..ROWS * 4).try_for_each(|n| other.put(&row(n % ROWS), &value(n)))?;
+        for n in 0.. {
+            let used = disk.used();
+            other.put(&row(0), &value(n))?;
+            if disk.used() > used + (400 << 10) {
+                break;
+            }
+        }
+        env.run_workers(500);
+        disk.set_capacity(Some(disk.used() + more));
+        let what = format!("room for {more} bytes");
+        for round in 1..4 {
+            for n in 0..ROWS {
+                let put = table.put(&row(n), &value(n + ROWS * round));
+                put.unwrap_or_else(|error| panic!("{what}: row {n} of round {round}: {error}"));
+            }
+        }
+        let is_full = |error: &Error| matches!(error, Error::Disk(error) if error.is_no_space());
+        if let Err(error) = built.catch_up() {
+            assert!(is_full(&error), "{what}: {error}");
+            (0..9).try_for_each(|n| table.put(&row(n), &value(n + 90)))?;
+            let is_lost = row_log_of(&table).expect("the alteration is open").has_ended();
+            disk.set_capacity(None);
+            if is_lost {
+                lost += 1;
+                assert!(is_full(&built.catch_up().unwrap_err()), "{what}");
+                assert!(is_full(&built.finish(TableChanges::default()).unwrap_err()), "{what}");
+                drop(built);
+                env.run_workers(500);
+                let report = db.check()?;
+                assert_eq!((report.findings, report.trees.len()), (vec![], 3), "{what}");
+                continue;
+            }
+            late += 1;
+            built.catch_up()?;
+        } else {
+            made += 1;
+        }
+        disk.set_capacity(None);
+        built.finish(TableChanges::default())?;
+        (0..INDEXES).for_each(|n| check_index_of(&table, &name(n), false, &what));
+        assert_eq!(db.check()?.findings, Vec::<String>::new(), "{what}");
+        if made == 1 {
+            break;
+        }
+    }
+    assert!(lost > 2 && made == 1, "{lost} lost, {late} caught up later, {made} made");
+    Ok(())
+}
+
 /// Returns the frames that a change of a short field accesses, and those of its rollback.
 fn frames_of_changes(db: &Database, table: &Table) -> Result<[u64; 2]> {
     let change = [FieldChange::Set(b"00001"), FieldChange::Keep];
