@@ -164,7 +164,7 @@ pub use index::{
 };
 pub use interrupt::InterruptHandle;
 pub use keys::{Key, KeyRange};
-pub use load::TableLoad;
+pub use load::{LoadOptions, TableLoad};
 pub use log::FlushLog;
 pub use metrics::Metrics;
 pub use options::Options;

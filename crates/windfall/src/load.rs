@@ -3,30 +3,80 @@
 //! **Purpose.** The fast way to load many rows into a new table, or into an empty one (bulk load): each tree is written
 //! once, from its first page to its last, without undo.
 //!
-//! **Invariants.** After a failure or a crash the table has all these rows or none, and a new one does not exist then
+//! **Invariants.** A load that was begun owns all that it needs, and any thread may go on with it (by type). Its memory
+//! is bounded (test: `many_loads_at_once_stay_within_their_memory`). After a failure or a crash the table has all these rows or none, and a new one does not exist then
 //! (tests: `a_crash_during_a_load_leaves_all_or_nothing`, `a_crash_during_a_load_of_a_table_leaves_all_or_nothing`).
 
 use tracing::debug;
 
 use crate::{
-    catalog::{self, LoadedValue, Order, Rows},
+    catalog::{self, LoadLimits, LoadedValue, Order, Rows},
     database::{Database, TableOptions},
     error::Result,
     table::Table,
     txn::SuppliedChange,
 };
 
+/// How rows are loaded into a table ([`Database::load_table_with`]).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[must_use = "options have no effect until a load begins with them"]
+pub struct LoadOptions {
+    limits: LoadLimits,
+}
+
+impl LoadOptions {
+    /// The rows come in any order, and are sorted first. Without this they come in the order of their keys.
+    pub fn unsorted(mut self) -> Self {
+        self.limits.order = Order::Any;
+        self
+    }
+
+    /// Sets the memory in which rows and entries are sorted, in bytes: 64 MiB by default. Less than 64 KiB counts as
+    /// that. The load takes as much memory, that of one row, and some KiB for each index. What exceeds it is written to
+    /// temporary files, each with a piece of that size. In the end the pieces are merged, with a page of memory for
+    /// each: with 1 MiB and pages of 16 KiB that is 1 MiB more for each 64 MiB of rows or entries.
+    ///
+    /// ```
+    /// # fn main() -> windfall::Result<()> {
+    /// # let folder = std::env::temp_dir().join(format!("windfall-loads-{}", std::process::id()));
+    /// # let db = windfall::Database::open(&folder, windfall::Options::default().buffer_pool_size(16 << 20))?;
+    /// use windfall::{LoadOptions, TableLoad, TableOptions};
+    ///
+    /// // All partitions are loaded at once.
+    /// let mut loads: Vec<TableLoad> = Vec::new();
+    /// for n in 0..4 {
+    ///     let name = format!("orders#p{n}");
+    ///     db.create_table(&name, TableOptions::default())?;
+    ///     loads.push(db.load_table_with(&name, LoadOptions::default().memory(1 << 20))?);
+    /// }
+    /// for n in 0..40u32 {
+    ///     loads[n as usize % 4].push(&n.to_be_bytes(), b"an order", &[])?;
+    /// }
+    /// loads.into_iter().try_for_each(TableLoad::finish)?;
+    /// assert_eq!(db.table("orders#p3")?.row_count()?, 10);
+    /// # db.close()?;
+    /// # std::fs::remove_dir_all(folder).ok();
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn memory(mut self, bytes: usize) -> Self {
+        self.limits.memory = bytes;
+        self
+    }
+}
+
 /// A load of rows into an empty table, which [`Database::load_table`] begins. When it is dropped before it was
 /// finished, the rows are discarded.
 #[derive(Debug)]
 #[must_use = "the rows are discarded unless the load is finished"]
-pub struct TableLoad<'db> {
-    database: &'db Database,
+pub struct TableLoad {
     name: String,
-    inner: catalog::TableLoad<'db>,
+    inner: catalog::TableLoad,
+    // The last handle of the database, possibly: dropped last.
+    database: Database,
 }
 
-impl TableLoad<'_> {
+impl TableLoad {
     /// Adds a row, with its entries in the indexes of which the caller supplies them, as for
     /// [`Table::insert_with`].
     ///
@@ -73,7 +123,7 @@ impl TableLoad<'_> {
     /// was dropped, renamed or truncated, its definition has changed, or it has rows of others. A lock timeout; I/O.
     /// The table is as before then, and the rows are discarded: begin the load again.
     pub fn finish(self) -> Result<()> {
-        let Self { database, name, inner } = self;
+        let Self { name, inner, database } = self;
         database.engine.check_open()?;
         database.statement(|_, ddl| inner.finish(ddl))?;
         debug!(target: "windfall::ddl", table = name, "loaded");
@@ -147,8 +197,8 @@ impl Database {
     /// There is no such table, or it has rows, also such as are not committed; I/O. Rows whose deletion is not
     /// committed are found by [`TableLoad::finish`]. A table of which many rows were deleted is better truncated first:
     /// the load reads all entries that purge has not removed yet, in the end while no call on the table continues.
-    pub fn load_table(&self, name: &str) -> Result<TableLoad<'_>> {
-        self.begin_load(name, Order::Ascending)
+    pub fn load_table(&self, name: &str) -> Result<TableLoad> {
+        self.load_table_with(name, LoadOptions::default())
     }
 
     /// As [`Database::load_table`], with rows in any order. The rows are sorted first, 64 MiB at a time; the rest is in
@@ -156,15 +206,20 @@ impl Database {
     ///
     /// # Errors
     /// As [`Database::load_table`].
-    pub fn load_table_unsorted(&self, name: &str) -> Result<TableLoad<'_>> {
-        self.begin_load(name, Order::Any)
+    pub fn load_table_unsorted(&self, name: &str) -> Result<TableLoad> {
+        self.load_table_with(name, LoadOptions::default().unsorted())
     }
 
-    fn begin_load(&self, name: &str, order: Order) -> Result<TableLoad<'_>> {
+    /// As [`Database::load_table`], with these options. Many loads at once, such as those of the partitions of a table,
+    /// are each given a part of the memory ([`LoadOptions::memory`]).
+    ///
+    /// # Errors
+    /// As [`Database::load_table`].
+    pub fn load_table_with(&self, name: &str, options: LoadOptions) -> Result<TableLoad> {
         self.engine.check_open()?;
         let _interruptible = self.interruptible();
-        let inner = self.engine.catalog.begin_load(name, order)?;
-        Ok(TableLoad { database: self, name: name.into(), inner })
+        let inner = self.engine.catalog.begin_load(name, options.limits)?;
+        Ok(TableLoad { name: name.into(), inner, database: self.clone() })
     }
 
     fn create_from(
@@ -175,8 +230,8 @@ impl Database {
         order: Order,
     ) -> Result<Table> {
         self.engine.check_open()?;
-        let table = self.statement(|catalog, ddl| {
-            catalog.create_loaded_table(name, &options.definition, rows, order, ddl)
+        let table = self.statement(|_, ddl| {
+            self.engine.catalog.create_loaded_table(name, &options.definition, rows, order, ddl)
         })?;
         debug!(target: "windfall::ddl", table = name, "created with its rows");
         Ok(Table::new(self.engine.clone(), name, table))

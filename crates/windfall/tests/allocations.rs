@@ -1,11 +1,11 @@
-//! Allocations of reads: after a warm-up none.
+//! Allocations of reads: after a warm-up none. The memory of loads.
 
 mod common;
 
 use common::{key, new_database};
 use windfall::{
-    Batch, CountingAllocator, FlushLog, IndexBatch, IndexOptions, OneRow, Options, Result, Seek,
-    TableOptions, TransactionOptions, Values, row::FieldSet,
+    Batch, CountingAllocator, FlushLog, IndexBatch, IndexOptions, LoadOptions, OneRow, Options, Result, Seek,
+    TableLoad, TableOptions, TransactionOptions, Values, row::FieldSet,
 };
 use windfall_base::sync::work::{self, Work};
 
@@ -145,5 +145,46 @@ fn reads_allocate_nothing_after_a_warm_up() -> Result<()> {
         (0..ROWS).try_for_each(|n| plain.get_into(&key(n), &mut value).map(|found| assert!(found)))
     })?;
     drop(trx);
+    db.close()
+}
+
+/// As the partitions of a table are loaded, in turn. Rows and entries exceed the memory many times.
+#[test]
+fn many_loads_at_once_stay_within_their_memory() -> Result<()> {
+    const LOADS: usize = 100;
+    const MEMORY: usize = 64 << 10;
+    // What a load takes besides: its handle, trees, the parts of a list that are not used.
+    const BESIDES: usize = 96 << 10;
+    let options =
+        Options::default().page_size(4096).buffer_pool_size(32 << 20).flush_log_at_trx_commit(FlushLog::Lazy);
+    let (_folder, db) = new_database(options)?;
+    let taken = || {
+        let work = work::so_far();
+        work.of(Work::AllocatedBytes).saturating_sub(work.of(Work::FreedBytes)) as usize
+    };
+    let names: Vec<String> = (0..LOADS).map(|n| format!("t#{n}")).collect();
+    for name in &names {
+        db.create_table(name, TableOptions::default().index("i", IndexOptions::on_value(0..60)))?;
+    }
+    let before = taken();
+    let mut loads: Vec<TableLoad> = Vec::new();
+    for name in &names {
+        loads.push(db.load_table_with(name, LoadOptions::default().unsorted().memory(MEMORY))?);
+    }
+    let mut most = 0;
+    for n in 0..1_000u32 {
+        for (of, load) in loads.iter_mut().enumerate() {
+            let mixed = n.wrapping_mul(2_654_435_761);
+            load.push(&mixed.to_be_bytes(), &[(of + n as usize) as u8; 200], &[])?;
+        }
+        most = most.max(taken().saturating_sub(before));
+    }
+    assert!(most > LOADS * MEMORY / 2, "{most} bytes: the rows fit in memory");
+    assert!(most < LOADS * (MEMORY + BESIDES), "{most} bytes are taken by {LOADS} loads of {MEMORY} bytes");
+    loads.into_iter().try_for_each(TableLoad::finish)?;
+    for name in &names {
+        let table = db.table(name)?;
+        assert_eq!((table.row_count()?, table.index("i")?.keys::<&[u8]>(..)?.count()), (1_000, 1_000));
+    }
     db.close()
 }

@@ -16,14 +16,14 @@ use smallvec::SmallVec;
 
 use super::{
     ddl_options::DdlOptions,
-    filled::Filled,
+    filled::{Filled, FilledAside},
     names::MetadataLock,
     plan::{Closing, NextNumber, Plan},
     record::{Metadata, TableRecord},
     state::{Catalog, new_space, no_table, record_key},
     statement::{DropReport, Dropped},
     table::Table,
-    table_load::{LoadedValue, Order, TableLoader},
+    table_load::{LoadLimits, LoadedValue, TableLoader},
 };
 use crate::{
     error::{Error, Owner, Result, SchemaError},
@@ -38,19 +38,19 @@ use crate::{
 
 /// A load of rows into an empty table. What was pushed is discarded unless the load is finished.
 #[must_use = "the rows are discarded unless the load is finished"]
-pub struct TableLoad<'a> {
-    catalog: &'a Catalog,
+pub struct TableLoad {
+    catalog: Arc<Catalog>,
     name: Arc<str>,
     table: Arc<Table>,
     /// The record that the table gets.
     record: TableRecord,
     /// Its new clustered tree.
     clustered: Arc<Tree>,
-    loader: TableLoader<'a>,
-    filled: Filled<'a>,
+    loader: TableLoader,
+    filled: FilledAside,
 }
 
-impl fmt::Debug for TableLoad<'_> {
+impl fmt::Debug for TableLoad {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "TableLoad({}, {} rows)", self.name, self.loader.rows())
     }
@@ -75,7 +75,7 @@ impl Catalog {
     ///
     /// # Errors
     /// [`SchemaError::NoTable`], [`SchemaError::NotEmpty`]; damage, I/O.
-    pub fn begin_load(&self, name: &str, order: Order) -> Result<TableLoad<'_>> {
+    pub fn begin_load(self: &Arc<Self>, name: &str, limits: LoadLimits) -> Result<TableLoad> {
         let table = self.table(name)?;
         let mut record = {
             let owned = |error: Error| error.of(|_| Owner::Table(name.into()));
@@ -93,8 +93,9 @@ impl Catalog {
         let mut filled = Filled::new(self);
         filled.add(&schema)?;
         let clustered = schema.clustered.clone();
-        let loader = TableLoader::new(self, name, schema, order);
-        Ok(TableLoad { catalog: self, name: name.into(), table, record, clustered, loader, filled })
+        let loader = TableLoader::new(self, name, schema, limits);
+        let (catalog, filled) = (self.clone(), filled.aside(self));
+        Ok(TableLoad { catalog, name: name.into(), table, record, clustered, loader, filled })
     }
 }
 
@@ -129,7 +130,7 @@ impl Catalog {
     }
 }
 
-impl TableLoad<'_> {
+impl TableLoad {
     /// Adds a row, with the entries that the caller supplies.
     ///
     /// # Errors
@@ -153,7 +154,8 @@ impl TableLoad<'_> {
     /// definition has changed; a lock timeout; errors of the log. The table is unchanged then, and the rows are
     /// discarded.
     pub fn finish(self, options: DdlOptions) -> Result<DropReport> {
-        let Self { catalog, name, table, record, clustered, loader, filled } = self;
+        let Self { catalog, name, table, record, clustered, loader, mut filled } = self;
+        let filled = filled.again();
         let rows = loader.rows();
         loader.finish()?;
         DropReport::of(|| {

@@ -4,8 +4,9 @@
 //! commits. If it fails, they are dropped.
 //!
 //! The log of that drop is reserved before the first page: a statement often fails because the disk is full, and then
-//! the log that is kept for drops may be used up as well. That of trees that were set aside is admitted when they are
-//! dropped; if it is refused, they stay listed as filled until the next opening drops them.
+//! the log that is kept for drops may be used up as well. A load keeps this reservation until its end ([`FilledAside`]).
+//! That of the trees of an alteration that is open is admitted when they are dropped; if it is refused, they stay listed
+//! as filled until the next opening drops them.
 //!
 //! **Invariants.** While a tree is filled, its tablespace is listed as that of a statement in progress (test:
 //! `no_statement_makes_a_file_look_unowned`), until its table can be found (test:
@@ -37,6 +38,31 @@ pub(super) struct Filled<'a> {
     making: Vec<SpacesBeingFilled<'a>>,
     /// The log of their drop; none for trees that were set aside.
     room: Option<LogReservation<'a>>,
+}
+
+/// Filled trees between two calls, with the log of their drop. They are dropped with this.
+#[derive(Debug)]
+#[must_use = "the trees are dropped unless they are taken back"]
+pub(super) struct FilledAside {
+    catalog: Arc<Catalog>,
+    trees: Vec<Arc<Tree>>,
+    reserved: u64,
+}
+
+impl FilledAside {
+    /// Takes the trees back.
+    pub(super) fn again(&mut self) -> Filled<'_> {
+        let mut filled = Filled::again(&self.catalog, core::mem::take(&mut self.trees));
+        let reserved = core::mem::take(&mut self.reserved);
+        filled.room = (reserved > 0).then(|| self.catalog.pool.context().log.attach_bytes(reserved));
+        filled
+    }
+}
+
+impl Drop for FilledAside {
+    fn drop(&mut self) {
+        drop(self.again());
+    }
 }
 
 impl<'a> Filled<'a> {
@@ -100,6 +126,16 @@ impl<'a> Filled<'a> {
         core::mem::take(&mut self.trees)
     }
 
+    /// As [`Filled::set_aside`], with the log of their drop.
+    pub(super) fn aside(mut self, catalog: &Arc<Catalog>) -> FilledAside {
+        debug_assert!(
+            core::ptr::eq(self.catalog, &raw const **catalog),
+            "trees are those of another catalog"
+        );
+        let reserved = self.room.take().map_or(0, |room| room.detach_bytes(u64::MAX));
+        FilledAside { catalog: catalog.clone(), trees: self.set_aside(), reserved }
+    }
+
     /// Takes back trees that were set aside.
     pub(super) fn again(catalog: &'a Catalog, trees: Vec<Arc<Tree>>) -> Self {
         let making = trees.iter().map(|tree| catalog.made([tree.space().id()])).collect();
@@ -160,7 +196,7 @@ mod tests {
     use windfall_sim::{SimulatedDisk, SimulatedEnv};
 
     use crate::{
-        catalog::{DdlOptions, LoadedValue, Order},
+        catalog::{DdlOptions, LoadLimits, LoadedValue},
         engine::test_engine::{create_table, open},
         options::Options,
         sync::Arc,
@@ -173,7 +209,7 @@ mod tests {
         let engine = open(&disk, Arc::new(SimulatedEnv::new(1)), &options);
         create_table(&engine, "t");
         let options = DdlOptions { flush: engine.flush_mode(), until: None };
-        let mut load = engine.catalog.begin_load("t", Order::Ascending).unwrap();
+        let mut load = engine.catalog.begin_load("t", LoadLimits::default()).unwrap();
         for n in 0..300_u32 {
             load.push(n.to_be_bytes().into(), LoadedValue::Whole(vec![7; 200]), None).unwrap();
         }

@@ -61,4 +61,4 @@ pub use row_log::RowLog;
 pub use state::Catalog;
 pub use statement::DropReport;
 pub use table::{Call, Table, TableSchema};
-pub use table_load::{LoadedValue, Order, Rows};
+pub use table_load::{LoadLimits, LoadedValue, Order, Rows};

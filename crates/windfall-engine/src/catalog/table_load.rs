@@ -9,7 +9,8 @@
 //! `a_table_is_not_visible_before_it_is_complete`). After a failure (test: `a_refused_load_leaves_nothing`) or a crash,
 //! no record names its tablespaces (test: `a_crash_during_a_load_leaves_all_or_nothing`). Entries carry no transaction
 //! id: every reader sees them (checked by `catalog/bulk.rs::push`). Rows and entries in memory together take no more
-//! than a piece and the current row (test: `a_table_larger_than_the_pool_and_the_log_is_written_once`).
+//! than a piece and the current row (tests: `a_table_larger_than_the_pool_and_the_log_is_written_once`,
+//! `many_loads_at_once_stay_within_their_memory`).
 //!
 //! The metadata lock on the name of a new table is held from the beginning (test:
 //! `a_statement_waits_for_another_one_as_long_as_it_is_asked_to`). The source of its rows is never called with a mutex
@@ -19,7 +20,7 @@
 use std::borrow::Cow;
 
 use super::{
-    bulk::{Load, duplicate_key, load_chain},
+    bulk::{Load, SORT_BUFFER_BYTES, duplicate_key, load_chain},
     ddl_options::DdlOptions,
     definition::TableDefinition,
     entry_maker::EntryMaker,
@@ -61,6 +62,31 @@ pub enum Order {
     Ascending,
     /// The order is arbitrary.
     Any,
+}
+
+/// How rows arrive, and the memory of their load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoadLimits {
+    /// The order of the rows.
+    pub order: Order,
+    /// Rows and entries that are sorted in memory at a time, in bytes. Less than [`LoadLimits::LEAST_MEMORY`] counts as
+    /// that.
+    pub memory: usize,
+}
+
+impl LoadLimits {
+    /// The least memory of a load, in bytes: each piece that is sorted in memory takes a file.
+    pub const LEAST_MEMORY: usize = 64 << 10;
+
+    fn pieces(self) -> usize {
+        self.memory.max(Self::LEAST_MEMORY)
+    }
+}
+
+impl Default for LoadLimits {
+    fn default() -> Self {
+        Self { order: Order::Ascending, memory: SORT_BUFFER_BYTES }
+    }
 }
 
 /// The value of a new row.
@@ -124,7 +150,7 @@ impl Catalog {
     /// [`SchemaError`] for the names, and for two rows with one key, also in a unique tree; rows that are not in
     /// `order`; keys and values that are too long; errors of `rows` and of the log. Nothing of the table is then left.
     pub fn create_loaded_table(
-        &self,
+        self: &Arc<Self>,
         name: &str,
         definition: &TableDefinition,
         rows: &mut Rows<'_>,
@@ -140,7 +166,8 @@ impl Catalog {
         let space = &mut |id| Ok(filled.space(id).unwrap_or_else(|| new_space(id)));
         let schema = self.schema(record, space)?;
         filled.add(&schema)?;
-        let mut loader = TableLoader::new(self, name, schema.clone(), order);
+        let limits = LoadLimits { order, ..LoadLimits::default() };
+        let mut loader = TableLoader::new(self, name, schema.clone(), limits);
         for row in rows {
             LongWork::check()?;
             let (key, value) = row?;
@@ -155,11 +182,11 @@ impl Catalog {
 
 /// Fills the trees of a table, which are new.
 #[derive(Debug)]
-pub(super) struct TableLoader<'a> {
-    catalog: &'a Catalog,
+pub(super) struct TableLoader {
+    catalog: Arc<Catalog>,
     name: Arc<str>,
     schema: TableSchema,
-    order: Order,
+    limits: LoadLimits,
     clustered: Clustered,
     /// The rows, if they come in any order.
     unsorted: Runs<Stored>,
@@ -207,14 +234,14 @@ impl Clustered {
     }
 }
 
-impl<'a> TableLoader<'a> {
+impl TableLoader {
     /// Begins to fill the trees of this schema.
-    pub(super) fn new(catalog: &'a Catalog, name: &str, schema: TableSchema, order: Order) -> Self {
+    pub(super) fn new(catalog: &Arc<Catalog>, name: &str, schema: TableSchema, limits: LoadLimits) -> Self {
         let runs = || Runs::new(catalog.pool.clone());
         Self {
-            catalog,
+            catalog: catalog.clone(),
             name: name.into(),
-            order,
+            limits,
             clustered: Clustered { load: Load::new(&schema.clustered), last: None, rows: 0 },
             unsorted: Runs::new(catalog.pool.clone()),
             entries: schema.secondaries.iter().map(|_| runs()).collect(),
@@ -255,13 +282,13 @@ impl<'a> TableLoader<'a> {
         self.parts.check()?;
         self.work.advance(1)?;
         let row = self.rows + 1;
-        if self.order == Order::Ascending {
+        if self.limits.order == Order::Ascending {
             self.clustered.check(&key, Some(row))?;
         }
         self.collect_entries(&key, &value, supplied)?;
         self.parts.begin()?;
         let stored = self.store(value)?;
-        match self.order {
+        match self.limits.order {
             Order::Ascending => self.clustered.push(key, &stored)?,
             Order::Any => self.unsorted.push(key, stored),
         }
@@ -340,7 +367,7 @@ impl<'a> TableLoader<'a> {
     /// Writes the rows and entries in memory to runs, if they exceed the memory bound.
     fn spill(&mut self) -> Result<()> {
         let bytes = self.unsorted.bytes() + self.entries.iter().map(Runs::bytes).sum::<usize>();
-        if bytes < self.catalog.pause.bounds().entries {
+        if bytes < self.limits.pieces().min(self.catalog.pause.bounds().entries) {
             return Ok(());
         }
         let ids = self.catalog.transactions.ids();

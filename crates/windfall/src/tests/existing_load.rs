@@ -32,11 +32,11 @@ fn with_entries<T>(value: &[u8], run: impl FnOnce(&[SuppliedChange<'_>]) -> T) -
     run(&[SuppliedChange { index: "made", old: None, new: (number % 7 != 2).then_some(entry) }])
 }
 
-fn push(load: &mut TableLoad<'_>, (key, value): &Row) -> Result<()> {
+fn push(load: &mut TableLoad, (key, value): &Row) -> Result<()> {
     with_entries(value, |entries| load.push(key, value, entries))
 }
 
-fn push_all(load: &mut TableLoad<'_>, rows: &[Row]) -> Result<()> {
+fn push_all(load: &mut TableLoad, rows: &[Row]) -> Result<()> {
     rows.iter().try_for_each(|row| push(load, row))
 }
 
@@ -44,7 +44,7 @@ fn insert(table: &Table<impl Access>, (key, value): &Row) -> Result<()> {
     with_entries(value, |entries| table.insert_with(key, value, entries))
 }
 
-fn begin(db: &Database, sorted: bool) -> Result<TableLoad<'_>> {
+fn begin(db: &Database, sorted: bool) -> Result<TableLoad> {
     if sorted { db.load_table("t") } else { db.load_table_unsorted("t") }
 }
 
