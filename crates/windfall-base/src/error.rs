@@ -471,16 +471,23 @@ pub enum SchemaError {
         /// The key of the row that has it.
         row: Arc<[u8]>,
     },
-    /// Two of the rows with which a table was to be created have the same key.
+    /// Two of the rows with which a table was to be created or loaded have the same key, or the same key in a unique
+    /// index.
     #[error(
-        "the key {key} occurs twice among the rows for {owner}{}: leave one of them out",
-        row.map_or(String::new(), |row| format!(", the second time as row {row}"))
+        "the key {} occurs twice among the rows for {owner}{}{}: leave one of them out",
+        shown(key),
+        row.map_or(String::new(), |row| format!(", the second time as row {row}")),
+        index.map_or(String::new(), |_| format!(", also in the row with key {}", shown(row_key)))
     )]
     DuplicateInputKey {
-        /// The table that was to be created.
+        /// The table that was to be created or loaded, or its index.
         owner: Owner,
-        /// The key, shortened.
-        key: Arc<str>,
+        /// The place of the index among those of the table, counted from 0; `None` if it is the key of a row.
+        index: Option<usize>,
+        /// The key in the index, or that of the row.
+        key: Arc<[u8]>,
+        /// The key of a row that has it: the one with the smaller key.
+        row_key: Arc<[u8]>,
         /// The number of the second of these rows, counted from 1, unless they were sorted.
         row: Option<u64>,
     },

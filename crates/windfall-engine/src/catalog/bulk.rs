@@ -11,7 +11,6 @@
 use crate::{
     buffer::BufferPool,
     error::{Error, Owner, Result, SchemaError},
-    keys::shown,
     log::{LOG_OVERHEAD_BYTES, LogReservation},
     mtr::Mtr,
     page::EntryHeader,
@@ -28,9 +27,11 @@ const RESERVATION_BYTES: usize = 64 << 10;
 /// no undo stream becomes that long.
 const LOADED: u64 = 1 << 55;
 
-/// Returns the error for a key that occurs twice; `row` is the number of the second row with it, if it is known.
+/// Returns the error for the key of a row that occurs twice; `row` is the number of the second row with it, if it is
+/// known.
 pub(super) fn duplicate_key(key: &[u8], row: Option<u64>) -> Error {
-    SchemaError::DuplicateInputKey { owner: Owner::Unknown, key: shown(key).into(), row }.into()
+    let (key, row_key) = (key.into(), key.into());
+    SchemaError::DuplicateInputKey { owner: Owner::Unknown, index: None, key, row_key, row }.into()
 }
 
 /// Waits for a log reservation for this many bytes of keys and values.

@@ -406,7 +406,7 @@ impl TableLoader {
         assert!(entries.len() == schema.secondaries.len(), "entries are collected for each secondary tree");
         for (n, entries) in entries.into_iter().enumerate() {
             let maker = maker(&name, &schema, n);
-            let filled = fill_secondary(&maker, &schema.secondaries[n], entries, &mut work);
+            let filled = fill_secondary((n, &maker), &schema.secondaries[n], entries, &mut work);
             filled.map_err(|error| error.of(|_| maker.owner()))?;
         }
         Ok(())
@@ -430,7 +430,7 @@ fn write_rows(pool: &BufferPool, clustered: &Tree, rows: i64) -> Result<()> {
 }
 
 fn fill_secondary(
-    maker: &EntryMaker<'_, '_>,
+    (n, maker): (usize, &EntryMaker<'_, '_>),
     tree: &Arc<Tree>,
     mut entries: Runs<EntryTail>,
     work: &mut ReportedWork,
@@ -442,8 +442,14 @@ fn fill_secondary(
         let entry = maker.collected(key, &tail)?;
         let is_same = last.as_ref().is_some_and(|last| entry.key.starts_with(last.index_part()));
         if let Some(last) = last.as_ref().filter(|_| is_same && entry.is_unique) {
-            let row = last.key[last.index_bytes..].into();
-            return Err(SchemaError::DuplicateKey { owner: maker.owner(), row }.into());
+            let twice = SchemaError::DuplicateInputKey {
+                owner: maker.owner(),
+                index: Some(n),
+                key: last.index_part().into(),
+                row_key: last.key[last.index_bytes..].into(),
+                row: None,
+            };
+            return Err(twice.into());
         }
         let loaded = load.push(&entry.key, EntryHeader::default(), &entry.value);
         loaded.map_err(|error| maker.of_equal_entries(error))?;

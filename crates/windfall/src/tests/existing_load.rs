@@ -21,6 +21,9 @@ fn create(db: &Database) -> Result<Table> {
     db.create_table("t", options)
 }
 
+/// The place of the second of these indexes.
+const MADE: usize = 1;
+
 /// Calls `run` with the entries of a row, of which the value has such a number. Some rows have none, and some keys may
 /// repeat.
 fn with_entries<T>(value: &[u8], run: impl FnOnce(&[SuppliedChange<'_>]) -> T) -> T {
@@ -164,7 +167,7 @@ fn a_load_that_fails_leaves_the_table_as_it_was() {
     let table = create(&db).unwrap();
     db.engine().catalog.pause.set_bounds(3000, usize::MAX);
     let all = rows(120, 60);
-    let fails = |what: &str, rows: &[Row], act: &dyn Fn(), is_it: fn(&Error) -> bool| {
+    let fails = |what: &str, rows: &[Row], act: &dyn Fn(), is_it: &dyn Fn(&Error) -> bool| {
         let mut load = begin(&db, false).unwrap();
         push_all(&mut load, rows).unwrap();
         act();
@@ -179,31 +182,36 @@ fn a_load_that_fails_leaves_the_table_as_it_was() {
         rows
     };
     // Errors of the rows.
-    fails("a key twice", &with(7, all[90].clone()), &|| {}, |error| {
-        matches!(error, Error::Schema(SchemaError::DuplicateInputKey { .. }))
+    fails("a key twice", &with(7, all[90].clone()), &|| {}, &|error| {
+        matches!(error, Error::Schema(SchemaError::DuplicateInputKey { index: None, key, row_key, .. })
+            if **key == *all[90].0 && key == row_key)
     });
     let unique = with(8, (all[8].0.clone(), all[90].1.clone()));
-    fails("a key of a unique index twice", &unique, &|| {}, |error| {
-        let Error::Schema(SchemaError::DuplicateKey { owner, .. }) = error else { return false };
-        matches!(owner, Owner::Index { index, .. } if **index == *"made")
+    fails("a key of a unique index twice", &unique, &|| {}, &|error| {
+        let Error::Schema(SchemaError::DuplicateInputKey { owner, index, key, row_key, .. }) = error else {
+            return false;
+        };
+        assert!(all[8..9].iter().chain(&all[90..91]).any(|(row, _)| **row == **row_key), "{error}");
+        assert!(key.len() == 5 && all[90].1[3..7] == key[1..], "{error}");
+        matches!(owner, Owner::Index { index, .. } if **index == *"made") && *index == Some(MADE)
     });
     assert_eq!(table.row_count().unwrap(), 0);
     // What others do meanwhile.
     let row = &all[0];
     let not_empty = |error: &Error| matches!(error, Error::Schema(SchemaError::NotEmpty(_)));
-    fails("a row of others", &all, &|| insert(&table, row).unwrap(), not_empty);
+    fails("a row of others", &all, &|| insert(&table, row).unwrap(), &not_empty);
     let error = begin(&db, true).unwrap_err();
     assert!(not_empty(&error) && error.to_string().contains("truncate"), "{error}");
     assert_eq!(rows_of(&table), [row.clone()].into());
     db.truncate_table("t").unwrap();
     let changed = |error: &Error| matches!(error, Error::Schema(SchemaError::DefinitionChanged(_)));
     let no_table = |error: &Error| matches!(error, Error::Schema(SchemaError::NoTable(_)));
-    fails("a truncation", &all, &|| db.truncate_table("t").map(drop).unwrap(), changed);
+    fails("a truncation", &all, &|| db.truncate_table("t").map(drop).unwrap(), &changed);
     fails(
         "another index",
         &all,
         &|| db.create_index("t", "more", IndexOptions::on_value(0..1)).unwrap(),
-        changed,
+        &changed,
     );
     fails(
         "other metadata",
@@ -211,16 +219,16 @@ fn a_load_that_fails_leaves_the_table_as_it_was() {
         &|| {
             db.alter_table("t", TableChanges::default().metadata(vec![5])).map(drop).unwrap();
         },
-        changed,
+        &changed,
     );
-    fails("a rename", &all, &|| db.rename_table("t", "u").unwrap(), no_table);
+    fails("a rename", &all, &|| db.rename_table("t", "u").unwrap(), &no_table);
     db.rename_table("u", "t").unwrap();
     let replace = || {
         db.drop_table("t").unwrap();
         create(&db).unwrap();
     };
-    fails("another table", &all, &replace, changed);
-    fails("another table, and no rows", &[], &replace, changed);
+    fails("another table", &all, &replace, &changed);
+    fails("another table, and no rows", &[], &replace, &changed);
     // A load that is dropped.
     let table = db.table("t").unwrap();
     let mut dropped = begin(&db, true).unwrap();
@@ -431,7 +439,9 @@ fn runs_of_entries_are_as_entries_in_memory() {
         load.push(&n.to_be_bytes(), &value(n, 5), &[entry]).unwrap();
     }
     let error = load.finish().unwrap_err();
-    assert!(matches!(error, Error::Schema(SchemaError::DuplicateKey { .. })), "{error}");
+    let is_right = matches!(&error, Error::Schema(SchemaError::DuplicateInputKey { index: Some(MADE), key, row_key, .. })
+        if **key == *b"a" && **row_key == 0u32.to_be_bytes());
+    assert!(is_right, "{error}");
 }
 
 /// A server may push the rows of one load from several threads, one after the other.

@@ -219,11 +219,15 @@ fn a_refused_load_leaves_nothing() {
             false,
             with(150, (key(150), value(20, 500))),
             |error| {
-                let Error::Schema(SchemaError::DuplicateKey { owner, row }) = error else { return false };
+                let Error::Schema(SchemaError::DuplicateInputKey { owner, index, row_key, .. }) = error
+                else {
+                    return false;
+                };
                 matches!(owner, Owner::Index { index, .. } if **index == *"one")
-                    && **row == 20u32.to_be_bytes()
+                    && index.is_some()
+                    && **row_key == 20u32.to_be_bytes()
             },
-            &["index one of table t", "the row with key"],
+            &["index one of table t", "the row with key", "x14"],
         ),
     ];
     for (what, sorted, mut rows, refused, messages) in cases {
