@@ -57,7 +57,7 @@ impl<A: Access> Table<A> {
     ///
     /// # Errors
     /// The table was dropped or truncated; damage, I/O; an interrupt
-    /// ([`TransactionError::Interrupted`](crate::error::TransactionError)).
+    /// ([`LockError::Interrupted`](crate::error::LockError::Interrupted)).
     pub fn sample_leaves(&self, leaves: u32, mut visit: impl FnMut(&Batch, f64) -> bool) -> Result<u64> {
         let tree = self.enter()?.clustered.clone();
         let mut rows = Batch::default();
