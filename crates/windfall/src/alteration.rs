@@ -174,8 +174,8 @@ impl TableAlteration {
     /// # Errors
     /// As [`TableAlteration::catch_up`] and [`Database::alter_table`]; the table has another name
     /// ([`SchemaError::NoTable`](crate::error::SchemaError::NoTable)); the alteration is finished
-    /// ([`UsageError::AlterationFinished`]). Nothing has changed then, nothing waits for the alteration, and what others
-    /// change is noted on: after a lock timeout or an interrupt call it again, or drop the alteration.
+    /// ([`UsageError::AlterationFinished`]). Nothing has changed then, nothing waits for the alteration, and what
+    /// others change is noted on: after a lock timeout or an interrupt call it again, or drop the alteration.
     pub fn finish(&mut self, changes: TableChanges) -> Result<DropReport> {
         self.finish_made(changes, None)
     }

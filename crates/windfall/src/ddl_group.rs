@@ -138,14 +138,13 @@ pub struct DdlGroup {
 impl Database {
     /// Begins a group of DDL statements, which take effect as one step when it is committed.
     ///
-    /// A group of one statement also returns where that ends in the log ([`DropReport::lsn`]), which is durable with the
-    /// call or, with a lazy flush mode, later ([`Database::await_durable`]). So do all statements that return a
+    /// A group of one statement also returns where that ends in the log ([`DropReport::lsn`]), which is durable with
+    /// the call or, with a lazy flush mode, later ([`Database::await_durable`]). So do all statements that return a
     /// [`DropReport`]. No LSN is returned by [`Database::create_table`], [`Database::rename_table`] and
     /// [`Database::swap_tables`], which may be groups of one statement; by [`Database::create_index`] and
-    /// [`Database::create_index_with`], in place of which [`Database::alter_table`] and
-    /// [`Database::alter_table_with`] add an index; and by [`Database::create_table_from`] and
-    /// [`TableLoad::finish`](crate::TableLoad::finish), after which the end of the log ([`Database::log_end`]) is far
-    /// enough.
+    /// [`Database::create_index_with`], in place of which [`Database::alter_table`] and [`Database::alter_table_with`]
+    /// add an index; and by [`Database::create_table_from`] and [`TableLoad::finish`](crate::TableLoad::finish), after
+    /// which the end of the log ([`Database::log_end`]) is far enough.
     pub fn ddl(&self) -> DdlGroup {
         DdlGroup { statements: Vec::new(), built: Vec::new(), refused: None, db: self.clone() }
     }
@@ -350,12 +349,12 @@ impl DdlGroup {
     /// The statements are not a part of the transaction: they are committed when the call returns, and durable then if
     /// the flush mode of the database says so of a commit
     /// ([`Options::flush_log_at_trx_commit`](crate::Options::flush_log_at_trx_commit)), else once the log is durable up
-    /// to [`DropReport::lsn`]. No rollback, to a savepoint or of all, undoes them. What the transaction has changed in a table or index that they
-    /// drop, or a table that they truncate, is gone, whether it commits or rolls back; rows in a renamed or altered
-    /// table are committed and rolled back as before. The transaction keeps its other locks, and its savepoints and
-    /// statement in progress. Its cursors on a dropped or truncated table fail as those of others do, and if it has a
-    /// read view from before, it reads a truncated table, or one that the group creates, no more
-    /// ([`TransactionError::TableChanged`]), and at [`Isolation::Snapshot`](crate::Isolation::Snapshot) it cannot
+    /// to [`DropReport::lsn`]. No rollback, to a savepoint or of all, undoes them. What the transaction has changed in
+    /// a table or index that they drop, or a table that they truncate, is gone, whether it commits or rolls back; rows
+    /// in a renamed or altered table are committed and rolled back as before. The transaction keeps its other locks,
+    /// and its savepoints and statement in progress. Its cursors on a dropped or truncated table fail as those of
+    /// others do, and if it has a read view from before, it reads a truncated table, or one that the group creates, no
+    /// more ([`TransactionError::TableChanged`]), and at [`Isolation::Snapshot`](crate::Isolation::Snapshot) it cannot
     /// change it either: begin such a transaction without a view.
     ///
     /// All waits together last as long as [`Database::with_ddl_timeout`] says for the database of this group, else as

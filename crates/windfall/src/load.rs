@@ -4,8 +4,9 @@
 //! once, from its first page to its last, without undo.
 //!
 //! **Invariants.** A load that was begun owns all that it needs, and any thread may go on with it (by type). Its memory
-//! is bounded (test: `many_loads_at_once_stay_within_their_memory`). After a failure or a crash the table has all these rows or none, and a new one does not exist then
-//! (tests: `a_crash_during_a_load_leaves_all_or_nothing`, `a_crash_during_a_load_of_a_table_leaves_all_or_nothing`).
+//! is bounded (test: `many_loads_at_once_stay_within_their_memory`). After a failure or a crash the table has all these
+//! rows or none, and a new one does not exist then (tests: `a_crash_during_a_load_leaves_all_or_nothing`,
+//! `a_crash_during_a_load_of_a_table_leaves_all_or_nothing`).
 
 use tracing::debug;
 

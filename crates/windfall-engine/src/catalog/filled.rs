@@ -4,9 +4,9 @@
 //! commits. If it fails, they are dropped.
 //!
 //! The log of that drop is reserved before the first page: a statement often fails because the disk is full, and then
-//! the log that is kept for drops may be used up as well. A load keeps this reservation until its end ([`FilledAside`]).
-//! That of the trees of an alteration that is open is admitted when they are dropped; if it is refused, they stay listed
-//! as filled until the next opening drops them.
+//! the log that is kept for drops may be used up as well. A load keeps this reservation until its end
+//! ([`FilledAside`]). That of the trees of an alteration that is open is admitted when they are dropped; if it is
+//! refused, they stay listed as filled until the next opening drops them.
 //!
 //! **Invariants.** While a tree is filled, its tablespace is listed as that of a statement in progress (test:
 //! `no_statement_makes_a_file_look_unowned`), until its table can be found (test:

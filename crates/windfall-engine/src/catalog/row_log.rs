@@ -33,11 +33,11 @@
 //! fails for want of room with the first change that would bring its notes above the limit, and with none before,
 //! however long the notes are and however slow the disk is: in memory, in runs and being written, each with
 //! [`NOTE_OVERHEAD_BYTES`] (tests: `the_limit_of_notes_is_exact`, `a_slow_write_of_a_run_keeps_no_writer_waiting`). A
-//! note is in memory, in a run, or with the thread that moves it, and counted
-//! until it is taken (test: `notes_beyond_the_memory_go_to_runs`). A log that has failed or ended keeps no notes (test:
+//! note is in memory, in a run, or with the thread that moves it, and counted until it is taken (test:
+//! `notes_beyond_the_memory_go_to_runs`). A log that has failed or ended keeps no notes (test:
 //! `notes_beyond_the_memory_go_to_runs`), and changes and rollbacks then read and note nothing for it, although it may
-//! be in the schema for a while (test: `a_log_that_has_ended_costs_a_writer_nothing`). The alteration of a failed log is
-//! never finished (test: `an_alteration_fails_and_its_writers_do_not`). Thus none is being written once the gate is
+//! be in the schema for a while (test: `a_log_that_has_ended_costs_a_writer_nothing`). The alteration of a failed log
+//! is never finished (test: `an_alteration_fails_and_its_writers_do_not`). Thus none is being written once the gate is
 //! closed and the transactions have ended: a call writes a run inside its table's gate, and a rollback before its
 //! transaction ends.
 

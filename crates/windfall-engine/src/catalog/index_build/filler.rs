@@ -191,7 +191,9 @@ impl<'a, 'f> IndexFiller<'a, 'f> {
         for _ in 0..ROUNDS {
             limit = (limit / 8).max(MIN_NOTES_LIMIT_BYTES);
             let of_each = (limit / all.len().max(1)).max(1);
-            all.iter().for_each(|filler| filler.row_log.limit(of_each.min(filler.bounds.most)));
+            for filler in all {
+                filler.row_log.limit(of_each.min(filler.bounds.most));
+            }
             if Self::apply_noted_of(all)? <= NOTES_PER_CHECK {
                 break;
             }

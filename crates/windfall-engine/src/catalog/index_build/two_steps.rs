@@ -11,8 +11,8 @@
 //! it holds no metadata lock, no lock of a transaction, and no gate (by type). After the second step each row has its
 //! entries (test: `an_alteration_in_two_steps_is_made_while_rows_change`), and so do the rows of several tables that
 //! one group alters (test: `alterations_of_several_tables_are_finished_in_one_group`). A group that waits for its
-//! tables goes on to apply the notes of all of them (test: `a_group_that_waits_for_its_tables_catches_up`). The indexes and the other
-//! changes are there together after a crash, or none of them (tests:
+//! tables goes on to apply the notes of all of them (test: `a_group_that_waits_for_its_tables_catches_up`). The indexes
+//! and the other changes are there together after a crash, or none of them (tests:
 //! `an_alteration_in_two_steps_crashes_at_every_operation`, `alterations_of_several_tables_are_finished_in_one_group`).
 //! An alteration that is dropped has changed nothing, and leaves nothing (test:
 //! `an_alteration_that_is_dropped_has_changed_nothing`). After an error of either step, such as an interrupt or a lock
@@ -257,7 +257,9 @@ impl Catalog {
         });
         if done.is_err() {
             // The alterations are still open, and the limits of the last round do not last.
-            built.iter().for_each(|built| built.new.row_log.limit_unless_open(built.new.bounds.most));
+            for built in &*built {
+                built.new.row_log.limit_unless_open(built.new.bounds.most);
+            }
         }
         done.map_err(BuildFailed::end)
     }

@@ -9,9 +9,9 @@
 //!
 //! **Invariants.** It is one wait, which is listed, interrupted and timed out like any other (tests:
 //! `an_index_that_waits_can_be_interrupted`, `a_statement_waits_as_long_as_it_is_asked_to`). Its owner has no other
-//! lock if it waits in turns (checked by `locks/turns.rs::acquire_yielding`). During a turn later requests wait for it (test:
-//! `a_wait_in_turns_that_is_a_deadlock_victim_starts_again`). The first turn is short; later ones are longer (checked
-//! by `locks/turns.rs::take_turns`), up to a bound. Between two turns later requests overtake it, until the
+//! lock if it waits in turns (checked by `locks/turns.rs::acquire_yielding`). During a turn later requests wait for it
+//! (test: `a_wait_in_turns_that_is_a_deadlock_victim_starts_again`). The first turn is short; later ones are longer
+//! (checked by `locks/turns.rs::take_turns`), up to a bound. Between two turns later requests overtake it, until the
 //! transactions that it has waited for in the last turn have ended (test:
 //! `an_index_that_waits_for_a_transaction_holds_up_no_other`). So waiting for a transaction that runs for hours does
 //! not block others (test: `a_yielding_request_blocks_no_other`). The lock is granted whenever the table is free (test:

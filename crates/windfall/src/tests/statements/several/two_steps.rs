@@ -441,10 +441,15 @@ fn a_log_that_has_ended_costs_a_writer_nothing() -> Result<()> {
     for fails in [true, false] {
         let (db, _) = open(&SimulatedDisk::new(1), 1)?;
         let table = db.create_table("t", TableOptions::default())?;
-        table.insert_fields(b"row", &[b"00000", &[b'.'; 40_000]], &[])?;
+        table.insert_fields(b"row", &[b"00000", &vec![b'.'; 40_000]], &[])?;
         let without = frames_of_changes(&db, &table)?;
         db.engine().catalog.pause.set_runs(RUN, if fails { 1 } else { 1000 });
         let index = TableChanges::default().add_index("s", IndexOptions::supplied(5));
+        let make_of_row = |_: &str, row: &[u8], _: &[u8], entry: &mut MadeEntry| {
+            entry.key.extend_from_slice(row);
+            entry.key.push(0);
+            Ok(true)
+        };
         let mut built = db.build_indexes_with("t", index, make_of_row)?;
         let noting = frames_of_changes(&db, &table)?;
         assert!(noting.iter().zip(without).all(|(noting, without)| *noting > without + 9), "{noting:?}");
@@ -466,12 +471,6 @@ fn a_log_that_has_ended_costs_a_writer_nothing() -> Result<()> {
         assert_eq!(row_log.noted(), 0);
     }
     Ok(())
-}
-
-fn make_of_row(_: &str, row: &[u8], _: &[u8], entry: &mut MadeEntry) -> Result<bool> {
-    entry.key.extend_from_slice(row);
-    entry.key.push(0);
-    Ok(true)
 }
 
 #[test]
