@@ -188,7 +188,7 @@ impl<'a> Page<'a> {
             bytes.len()
         );
         if !bytes.is_empty() {
-            let value = bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+            let value = word_of(bytes);
             let mask = (1 << (8 * bytes.len())) - 1;
             self.put(at / 8, value << (at % 8 * 8), mask << (at % 8 * 8));
         }
@@ -202,12 +202,16 @@ impl<'a> Page<'a> {
             to -= 1;
         }
         // Now `to` is the second half of its word. Each word is loaded once.
-        let mut above = if to > first { self.word(to / 2) } else { 0 };
-        while to > first + 1 {
-            let below = self.word(to / 2 - 1);
-            self.words[to / 2].store(above << 32 | below >> 32, Relaxed);
-            above = below;
-            to -= 2;
+        let pairs = (to - first) / 2;
+        if pairs > 0 {
+            let (last, words) = (&self.words[to / 2], &self.words[to / 2 - pairs..to / 2]);
+            let (mut place, mut above) = (last, last.load(Relaxed));
+            for word in words.iter().rev() {
+                let below = word.load(Relaxed);
+                place.store(above << 32 | below >> 32, Relaxed);
+                (place, above) = (word, below);
+            }
+            to -= 2 * pairs;
         }
         if to > first {
             self.set_u32(to * 4, self.u32((to - 1) * 4));
@@ -223,12 +227,16 @@ impl<'a> Page<'a> {
             from += 1;
         }
         // Now `from` is the second half of its word. Each word is loaded once.
-        let mut below = if from < end { self.word(from / 2) } else { 0 };
-        while from + 1 < end {
-            let above = self.word(from / 2 + 1);
-            self.words[from / 2].store(below >> 32 | above << 32, Relaxed);
-            below = above;
-            from += 2;
+        let pairs = end.saturating_sub(from) / 2;
+        if pairs > 0 {
+            let (first, words) = (&self.words[from / 2], &self.words[from / 2 + 1..][..pairs]);
+            let (mut place, mut below) = (first, first.load(Relaxed));
+            for word in words {
+                let above = word.load(Relaxed);
+                place.store(below >> 32 | above << 32, Relaxed);
+                (place, below) = (word, above);
+            }
+            from += 2 * pairs;
         }
         if from < end {
             self.set_u32((from - 1) * 4, self.u32(from * 4));
@@ -271,7 +279,7 @@ impl<'a> Page<'a> {
         if !rest.is_empty() {
             // Compare both sides as numbers of the remaining bytes.
             let unused = 64 - 8 * rest.len();
-            let theirs = rest.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
+            let theirs = word_of(rest).swap_bytes() >> unused;
             match (self.u64(at).swap_bytes() >> unused).cmp(&theirs) {
                 Order::Equal => {}
                 different => return different,
@@ -299,6 +307,24 @@ impl<'a> Page<'a> {
             to.store(from.load(Relaxed), Relaxed);
         }
     }
+}
+
+/// Returns fewer than eight bytes as the low bytes of a word.
+#[inline]
+fn word_of(bytes: &[u8]) -> u64 {
+    let (mut word, mut rest) = (0, bytes);
+    // Each part is in front of those that were read before.
+    if rest.len() & 1 != 0
+        && let Some((head, [last])) = rest.split_last_chunk()
+    {
+        (word, rest) = (u64::from(*last), head);
+    }
+    if rest.len() & 2 != 0
+        && let Some((head, last)) = rest.split_last_chunk()
+    {
+        (word, rest) = (word << 16 | u64::from(u16::from_le_bytes(*last)), head);
+    }
+    rest.first_chunk().map_or(word, |first| word << 32 | u64::from(u32::from_le_bytes(*first)))
 }
 
 /// Copies words out: one load and one store for eight bytes.
