@@ -645,9 +645,8 @@ impl<'a> Node<'a> {
             .is_some_and(|prefix| self.page.compare(NODE_HEADER, prefix.len(), prefix) == Order::Equal)
     }
 
-    /// Compares the suffixes of two slots.
-    pub(super) fn compare_slots(self, a: usize, b: usize) -> Order {
-        let [(from, len), (to, other)] = [a, b].map(|slot| self.suffix_range(slot));
+    /// Compares two suffixes, each given by its offset in the page and its length.
+    pub(super) fn compare_ranges(self, (from, len): (usize, usize), (to, other): (usize, usize)) -> Order {
         let shared = self.page.common_prefix(from, to, len.min(other));
         if shared < len.min(other) {
             self.page.u8(from + shared).cmp(&self.page.u8(to + shared))

@@ -8,7 +8,7 @@
 //! (checked by `page/fuzz.rs::redo`). No code here trusts the page's own counts and offsets, which may be damaged when
 //! recovery reads them (test: `no_input_that_is_known_and_no_mutant_of_one_breaks_a_target`).
 
-use core::cmp::Ordering;
+use core::{cmp::Ordering, ops::Range};
 
 use super::{
     Page, PageType,
@@ -29,6 +29,7 @@ const NO_SLOT: &str = "the node has no such slot";
 const NO_ROOM: &str = "the record does not fit the node";
 const MISCOUNTED: &str = "the node's garbage is miscounted";
 const OUTSIDE_FENCES: &str = "a key lies outside the new fences";
+const LONG_FENCE: &str = "a fence is too long for the node";
 const OUTSIDE: &str = "a record lies outside the node's heap";
 
 /// Returns the page as a node, after checking that its areas lie within the page and do not overlap.
@@ -57,12 +58,23 @@ fn heap_start(node: Node<'_>) -> usize {
 
 /// Returns a slot and the lengths of its record, after checking that the record lies within the heap.
 pub(super) fn checked_slot(node: Node<'_>, slot: usize) -> Result<(Slot, Fixed)> {
-    if slot >= node.count() {
-        return Err(NO_SLOT);
-    }
+    if slot < node.count() { checked_record(node, slot, heap_start(node)) } else { Err(NO_SLOT) }
+}
+
+/// As [`checked_slot`], for each slot of a range that the node has.
+pub(super) fn checked_slots(
+    node: Node<'_>,
+    slots: Range<usize>,
+) -> impl Iterator<Item = Result<(usize, Slot, Fixed)>> {
+    let heap = heap_start(node);
+    slots.map(move |n| checked_record(node, n, heap).map(|(slot, fixed)| (n, slot, fixed)))
+}
+
+#[inline]
+fn checked_record(node: Node<'_>, slot: usize, heap: usize) -> Result<(Slot, Fixed)> {
     let slot = node.slot(slot);
     let fixed = node.fixed(slot);
-    if slot.record() < heap_start(node) || slot.record() + fixed.bytes() > node.page().len() {
+    if slot.record() < heap || slot.record() + fixed.bytes() > node.page().len() {
         return Err(OUTSIDE);
     }
     if !fixed.is_known() {
@@ -80,8 +92,8 @@ fn needs_compaction(node: Node<'_>, slots: usize, bytes: usize) -> bool {
 /// a [`checked`] node.
 pub(super) fn check_heap(node: Node<'_>) -> Result {
     let mut live = 0;
-    for n in 0..node.count() {
-        live += checked_slot(node, n)?.1.bytes();
+    for record in checked_slots(node, 0..node.count()) {
+        live += record?.2.bytes();
     }
     let garbage = usize::from(node.page().u16(GARBAGE));
     if live + garbage == node.page().u16(HEAP).into() { Ok(()) } else { Err(MISCOUNTED) }
@@ -184,9 +196,7 @@ fn live_bytes(page: Page<'_>) -> usize {
 /// replaces.
 fn compact(node: Node<'_>, without: Option<usize>) -> Result {
     let page = node.page();
-    let replaced = without.map_or(Ok(0), |slot| checked_slot(node, slot).map(|(_, fixed)| fixed.bytes()))?;
-    let live = live_bytes(page).checked_sub(replaced).ok_or(MISCOUNTED)?;
-    gather(node, live, |n, slot, fixed, moved| {
+    gather(node, |n, slot, fixed, moved| {
         let stays = without != Some(n);
         if stays {
             page.append_to(slot.record(), fixed.bytes(), moved);
@@ -195,29 +205,32 @@ fn compact(node: Node<'_>, without: Option<usize>) -> Result {
     })
 }
 
-/// Rewrites the heap: it is what `append` appends for the slots, one after the other, which must be `live` bytes. A
-/// slot for which that returns `false` is left to the caller.
-fn gather(node: Node<'_>, live: usize, append: impl Fn(usize, Slot, Fixed, &mut Vec<u8>) -> bool) -> Result {
+/// Rewrites the heap: it is what `append` appends for the slots, one after the other, no more than the record takes
+/// now. A slot for which that returns `false` is left to the caller.
+fn gather(node: Node<'_>, append: impl Fn(usize, Slot, Fixed, &mut Vec<u8>) -> bool) -> Result {
     let page = node.page();
-    let mut moved = Vec::with_capacity(live);
+    let mut live = 0;
+    let mut moved = Vec::with_capacity(live_bytes(page));
     let mut slots = Vec::with_capacity(node.count());
-    for n in 0..node.count() {
-        let (slot, fixed) = checked_slot(node, n)?;
+    for record in checked_slots(node, 0..node.count()) {
+        let (n, slot, fixed) = record?;
+        live += fixed.bytes();
         let at = moved.len();
         if append(n, slot, fixed, &mut moved) {
             slots.push((n, slot.head(), at));
         }
     }
-    if moved.len() != live {
+    if live != live_bytes(page) {
         return Err(MISCOUNTED);
     }
-    let start = page.len() - live;
+    debug_assert!(moved.len() <= live, "gathered records take more bytes than before");
+    let start = page.len() - moved.len();
     debug_assert!(node.slots_at() + node.count() * SLOT <= start, "live records reach into the slots");
     for (n, head, at) in slots {
         put_slot(node, n, Slot::new(head, start + at));
     }
     page.write(start, &moved);
-    page.set_u16(HEAP, live as u16);
+    page.set_u16(HEAP, moved.len() as u16);
     page.set_u16(GARBAGE, 0);
     debug_assert_eq!(heap_start(node), start, "a compacted heap does not begin at its first record");
     Ok(())
@@ -320,8 +333,8 @@ fn replace(node: Node<'_>, slot: usize, record: Record<'_>) -> Result {
 pub fn freezable_bytes(page: Page<'_>, below: TrxId) -> Result<usize> {
     let node = checked(page, true)?;
     let (mut live, mut freezable) = (0, 0);
-    for n in 0..node.count() {
-        let (slot, fixed) = checked_slot(node, n)?;
+    for record in checked_slots(node, 0..node.count()) {
+        let (_, slot, fixed) = record?;
         live += fixed.bytes();
         if fixed.is_frozen_below(below, page, slot.record()) {
             freezable += fixed.header_bytes();
@@ -333,8 +346,7 @@ pub fn freezable_bytes(page: Page<'_>, below: TrxId) -> Result<usize> {
 /// Freezes the records of a leaf with versions of transactions below this one.
 pub(super) fn leaf_freeze(page: Page<'_>, below: TrxId) -> Result {
     let node = checked(page, true)?;
-    let live = live_bytes(page) - freezable_bytes(page, below)?;
-    gather(node, live, |_, slot, fixed, moved| {
+    gather(node, |_, slot, fixed, moved| {
         let at = slot.record();
         if fixed.is_frozen_below(below, page, at) {
             fixed.append_frozen(page, at, moved);
@@ -345,7 +357,8 @@ pub(super) fn leaf_freeze(page: Page<'_>, below: TrxId) -> Result {
     })
 }
 
-/// Reduces a node to the slots `from..to` and to narrower fences.
+/// Reduces a node to the slots `from..to` and to narrower fences. If there is room for the fences, each record keeps its
+/// place and loses the beginning of its suffix; what it and the records of other slots leave is garbage.
 pub(super) fn keep(page: Page<'_>, id: PageId, slots: [u16; 2], fences: Fences<'_>) -> Result {
     let leaf = page.page_type() == PageType::Leaf as u8;
     let node = checked(page, leaf)?;
@@ -361,12 +374,13 @@ pub(super) fn keep(page: Page<'_>, id: PageId, slots: [u16; 2], fences: Fences<'
     }
     // A shorter prefix leaves longer suffixes.
     let (behind, added) = (shared.get(was.len()..).unwrap_or(&[]), was.get(shared.len()..).unwrap_or(&[]));
-    let mut image = Vec::with_capacity(live_bytes(page));
-    let mut offsets = Vec::with_capacity(to - from);
-    for n in from..to {
-        let (slot, fixed) = checked_slot(node, n)?;
+    // Where each record begins afterwards if its end stays where it is, and its bytes before the rest of the suffix.
+    let mut starts = Vec::with_capacity(to - from);
+    let (mut live, mut heap, mut is_in_place) = (0, page.len(), added.is_empty());
+    for record in checked_slots(node, from..to) {
+        let (n, slot, fixed) = record?;
         // The first record of an inner node has no suffix.
-        let (cut, added) = if !leaf && n == from { (fixed.suffix, &[][..]) } else { (behind.len(), added) };
+        let cut = if !leaf && n == from { fixed.suffix } else { behind.len() };
         let begins = || page.compare(slot.record() + fixed.start, cut, behind) == Ordering::Equal;
         if (leaf || n > from) && (fixed.suffix < cut || !begins()) {
             return Err(OUTSIDE_FENCES);
@@ -374,13 +388,52 @@ pub(super) fn keep(page: Page<'_>, id: PageId, slots: [u16; 2], fences: Fences<'
         if added.len() + fixed.suffix - cut > LENGTH_MAX {
             return Err(NO_ROOM);
         }
+        let (start, bytes, end) = fixed.cut(leaf, (page, slot.record()), cut);
+        let at = slot.record() + fixed.start + cut - bytes;
+        live += end - at;
+        heap = heap.min(at);
+        is_in_place &= end <= slot.record() + fixed.bytes();
+        starts.push((at, start, bytes));
+    }
+    if !are_short(fences, page.len()) {
+        return Err(LONG_FENCE);
+    }
+    let slots_end = NODE_HEADER + fence_bytes(fences, page.len()) + (to - from) * SLOT;
+    if !is_in_place || slots_end > heap {
+        return keep_moved(node, id, from..to, fences, (behind.len(), added));
+    }
+    let garbage = (page.len() - heap).checked_sub(live).ok_or(MISCOUNTED)?;
+    for (at, start, bytes) in &starts {
+        page.write(*at, &start[..*bytes]);
+    }
+    page.set_u16(HEAP, (page.len() - heap) as u16);
+    page.set_u16(GARBAGE, garbage as u16);
+    put_slots(page, fences, starts.iter().map(|(at, ..)| *at));
+    debug_assert!(checked(page, leaf).is_ok(), "the areas of a reduced node overlap");
+    Ok(())
+}
+
+/// As [`keep`], of a node in which the records must move.
+fn keep_moved(
+    node: Node<'_>,
+    id: PageId,
+    slots: Range<usize>,
+    fences: Fences<'_>,
+    (cut, added): (usize, &[u8]),
+) -> Result {
+    let (page, leaf) = (node.page(), node.is_leaf());
+    let mut image = Vec::with_capacity(live_bytes(page));
+    let mut offsets = Vec::with_capacity(slots.len());
+    for record in checked_slots(node, slots.clone()) {
+        let (n, slot, fixed) = record?;
+        let behind = if !leaf && n == slots.start { (fixed.suffix, &[][..]) } else { (cut, added) };
         offsets.push(image.len());
-        fixed.append_behind(leaf, (page, slot.record()), (cut, added), &mut image);
+        fixed.append_behind(leaf, (page, slot.record()), behind, &mut image);
     }
     let lsn = page.lsn();
     lay_out(page, id, node.level(), fences, (&image, &offsets))?;
     page.set_lsn(lsn);
-    debug_assert_eq!(Node::new(page).count(), to - from, "a node keeps other slots than it should");
+    debug_assert_eq!(Node::new(page).count(), slots.len(), "a node keeps other slots than it should");
     Ok(())
 }
 
@@ -418,34 +471,41 @@ fn lay_out(
     let leaf = level == 0;
     let count = offsets.len();
     if !are_short(fences, page.len()) {
-        return Err("a fence is too long for the node");
+        return Err(LONG_FENCE);
     }
     if NODE_HEADER + fence_bytes(fences, page.len()) + count * SLOT + image.len() > page.len() {
         return Err(NO_ROOM);
     }
-    let prefix = prefix_of(fences);
     page.format(id, if leaf { PageType::Leaf } else { PageType::Inner }, level);
+    page.set_u16(HEAP, image.len() as u16);
+    let heap = page.len() - image.len();
+    page.write(heap, image);
+    put_slots(page, fences, offsets.iter().map(|at| heap + at));
+    debug_assert_eq!(Node::new(page).count(), count, "a new node has another number of slots than its image");
+    debug_assert!(checked(page, leaf).is_ok(), "the areas of a new node overlap");
+    Ok(())
+}
+
+/// Gives a node these fences, and a slot for each record in its heap, at these offsets.
+fn put_slots(page: Page<'_>, fences: Fences<'_>, records: impl ExactSizeIterator<Item = usize>) {
+    let prefix = prefix_of(fences);
     let (lower, upper) = fences;
     let cut = |fence: Option<Fence<_>>, flag| fence.and_then(|fence| fence.checksum).map_or(0, |_| flag);
     let has_upper = upper.map_or(0, |_| HAS_UPPER);
     page.set_u16(FLAGS, has_upper | cut(Some(lower), LOWER_IS_CUT) | cut(upper, UPPER_IS_CUT));
-    page.set_u16(COUNT, count as u16);
-    page.set_u16(HEAP, image.len() as u16);
+    page.set_u16(COUNT, records.len() as u16);
     page.set_u16(PREFIX, prefix as u16);
     let lower_len = put_fence(page, NODE_HEADER, lower, 0);
     let upper_len = upper.map_or(0, |upper| put_fence(page, NODE_HEADER + lower_len, upper, prefix));
     page.set_u16(LOWER_LEN, lower_len as u16);
     page.set_u16(UPPER_LEN, upper_len as u16);
     let node = Node::new(page);
-    let heap = heap_start(node);
-    page.write(heap, image);
-    for (n, at) in offsets.iter().enumerate() {
-        put_slot(node, n, Slot::new(0, heap + at));
+    let fences_end = NODE_HEADER + lower_len + upper_len;
+    page.fill_zero(fences_end, node.slots_at() - fences_end);
+    for (n, at) in records.enumerate() {
+        put_slot(node, n, Slot::new(0, at));
     }
     set_skip(node, node.best_skip());
-    debug_assert_eq!(Node::new(page).count(), count, "a new node has another number of slots than its image");
-    debug_assert!(checked(page, leaf).is_ok(), "the areas of a new node overlap");
-    Ok(())
 }
 
 #[cfg(test)]

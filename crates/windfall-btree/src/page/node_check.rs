@@ -13,7 +13,7 @@ use super::{
     Page, PageType,
     fence::{Fence, are_short},
     node::{GARBAGE, HEAP, Node, key_limit},
-    node_change::{check_heap, checked, checked_slot},
+    node_change::{check_heap, checked, checked_slots},
 };
 
 /// Checks that the page's header fits its type, and that the heap that it describes consists of the node's records and
@@ -75,9 +75,9 @@ pub fn check_entries(page: Page<'_>) -> Result<Node<'_>, &'static str> {
     if !are_short((lower, upper), page.len()) || upper.is_some_and(|upper| !lower.can_be_below(upper)) {
         return Err("its fences are out of order or too long");
     }
-    let (mut live, mut last) = (0, 0);
-    for n in 0..node.count() {
-        let (slot, fixed) = checked_slot(node, n)?;
+    let (mut live, mut last, mut before) = (0, 0, (0, 0));
+    for record in checked_slots(node, 0..node.count()) {
+        let (n, slot, fixed) = record?;
         fixed.check(node.is_leaf(), page, slot.record())?;
         live += fixed.bytes();
         if node.prefix_len() + fixed.suffix > limit {
@@ -94,10 +94,11 @@ pub fn check_entries(page: Page<'_>) -> Result<Node<'_>, &'static str> {
         }
         // If nothing is skipped, a head is the beginning of its suffix: a greater head means a greater key.
         let is_above = n > node.first_slot() && node.skip() == 0 && last < slot.head();
-        if n > node.first_slot() && !is_above && node.compare_slots(n - 1, n) != Order::Less {
+        let suffix = (slot.record() + fixed.start, fixed.suffix);
+        if n > node.first_slot() && !is_above && node.compare_ranges(before, suffix) != Order::Less {
             return Err("its keys are out of order");
         }
-        last = slot.head();
+        (last, before) = (slot.head(), suffix);
     }
     check_ends(node, lower)?;
     if node.skip() > 0 && node.best_skip() < node.skip() {

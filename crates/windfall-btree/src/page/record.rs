@@ -52,6 +52,9 @@ pub(crate) const LENGTH_MAX: usize = 0x7fff;
 /// Bytes of a whole header.
 pub(crate) const HEADER_MAX: usize = 14;
 
+/// A record of no more bytes is put together before it is written to a page.
+const SHORT_BYTES: usize = 48;
+
 const FORM: u8 = 3;
 const DELETED: u8 = 1 << 2;
 const OVERFLOW: u8 = 1 << 3;
@@ -309,6 +312,25 @@ impl Fixed {
         page.append_to(at + 1, self.header_at() - 1, out);
     }
 
+    /// Returns the part before the suffix of the record at this offset when its suffix lacks the first `cut` bytes, the
+    /// bytes of that part, and the offset at which the record then ends: its header may take fewer bytes.
+    pub(super) fn cut(
+        self,
+        leaf: bool,
+        (page, at): (Page<'_>, usize),
+        cut: usize,
+    ) -> ([u8; 6], usize, usize) {
+        let (suffix, end) = (self.suffix - cut, at + self.header_at());
+        if leaf {
+            let header = self.header(page, at);
+            let (start, bytes) = leaf_start(header, suffix, self.value);
+            (start, bytes, end + header.bytes(suffix + self.value))
+        } else {
+            let (start, bytes) = inner_start(child_of(page.u64(at)), suffix);
+            (start, bytes, end)
+        }
+    }
+
     /// Appends the record at this offset as it is behind another prefix: its suffix lacks the first `cut` bytes, and
     /// begins with `added` instead.
     pub(super) fn append_behind(
@@ -453,7 +475,16 @@ impl<'a> Record<'a> {
 
     /// Writes the stored form into a page.
     pub(super) fn write(&self, page: Page<'_>, at: usize) {
-        let mut at = at;
+        let (mut at, bytes) = (at, self.bytes());
+        if bytes <= SHORT_BYTES {
+            // One write is cheaper than one of each piece.
+            let (mut stored, mut end) = ([0; SHORT_BYTES], 0);
+            self.put(|piece| {
+                stored[end..end + piece.len()].copy_from_slice(piece);
+                end += piece.len();
+            });
+            return page.write(at, &stored[..bytes]);
+        }
         self.put(|piece| {
             page.write(at, piece);
             at += piece.len();

@@ -8,7 +8,7 @@
 
 use super::{confirm, header, put, remove, tree};
 use crate::{
-    ids::{PageId, PageNo, SpaceId},
+    ids::{PageId, PageNo, SpaceId, TrxId},
     page::{Node, NodeList, Page, PageOp, PageType, fence::Fence, node::common_prefix},
     tree::{
         Room, Seek, Tree,
@@ -23,6 +23,12 @@ fn some_tree() -> Tree<TestPool> {
         put(&tree, &(n * 3).to_be_bytes(), header(n), &[5; 40]);
     }
     tree
+}
+
+/// Moves the records of a leaf together at the end of its page: a split leaves garbage between them.
+fn compact(tree: &Tree<TestPool>, leaf: PageNo) {
+    let freeze = PageOp::LeafFreeze { below: TrxId(0) };
+    tree.store().damage(id(leaf), |page| freeze.apply(page, id(leaf)).unwrap());
 }
 
 fn id(page: PageNo) -> PageId {
@@ -360,6 +366,7 @@ fn a_node_with_a_key_that_lacks_the_prefix_is_not_split() {
     };
     let page = leaves(&tree).into_iter().find(wide).unwrap();
     let last = image(&tree, page).keys.pop().unwrap();
+    compact(&tree, page);
     tree.store().damage(id(page), |page| {
         let at = record(page, Node::new(page).count() - 3);
         page.set_u8(at + 1, 0);
@@ -398,6 +405,7 @@ fn a_leaf_with_more_garbage_than_its_heap_allows_loses_no_entry() {
 fn an_entry_outside_its_page_is_not_changed() {
     let tree = some_tree();
     let page = leaf_of(&tree, &30u64.to_be_bytes());
+    compact(&tree, page);
     let keys = image(&tree, page).keys;
     let mut key = Vec::new();
     tree.store().damage(id(page), |page| {
