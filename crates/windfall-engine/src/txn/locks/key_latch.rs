@@ -27,12 +27,8 @@
 //! - Only workers are queued before the call, to which the same applies, and calls that arrive later are queued after
 //!   it (tests: `waiters_are_served_in_order_of_arrival`, `a_call_inside_another_call_waits_for_workers_only`).
 
-use std::{
-    collections::{HashMap, hash_map::Entry},
-    hash::{BuildHasher, RandomState},
-};
+use std::hash::{BuildHasher, RandomState};
 
-use rustc_hash::FxBuildHasher;
 use smallvec::SmallVec;
 
 use crate::{
@@ -89,10 +85,44 @@ impl LatchQueue {
     }
 }
 
+/// The latches of a shard that are held, without an order.
+#[derive(Debug, Default)]
+struct Queues(Vec<(LatchName, LatchQueue)>);
+
+impl Queues {
+    fn place(&self, name: LatchName) -> Option<usize> {
+        self.0.iter().position(|(other, _)| *other == name)
+    }
+
+    fn get(&self, name: LatchName) -> Option<&LatchQueue> {
+        self.place(name).map(|at| &self.0[at].1)
+    }
+
+    /// Appends a thread to the queue of a latch. Returns the ticket number with which it is served.
+    fn enqueue(&mut self, name: LatchName, by: By) -> u64 {
+        let at = self.place(name).unwrap_or_else(|| {
+            self.0.push((name, LatchQueue::default()));
+            self.0.len() - 1
+        });
+        self.0[at].1.enqueue(by)
+    }
+
+    /// Removes the thread that was served from the queue of a latch.
+    fn dequeue(&mut self, name: LatchName, by: By) {
+        let at = self.place(name);
+        debug_assert!(at.is_some(), "a key latch is released that is not held");
+        if let Some(at) = at
+            && self.0[at].1.dequeue(by)
+        {
+            self.0.swap_remove(at);
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Shard {
-    /// By names, which have a keyed hash already: a second one may be weak.
-    queues: Mutex<HashMap<LatchName, LatchQueue, FxBuildHasher>>,
+    /// Few: those that calls hold or wait for at this moment.
+    queues: Mutex<Queues>,
     moved: Event,
 }
 
@@ -119,7 +149,7 @@ fn busy() -> Error {
 impl KeyLatches {
     /// Returns a table without latches.
     pub(crate) fn new(env: Arc<dyn Env>) -> Self {
-        let shard = |_| Shard { queues: Mutex::new(Rank::Leaf, HashMap::default()), moved: Event::new() };
+        let shard = |_| Shard { queues: Mutex::new(Rank::Leaf, Queues::default()), moved: Event::new() };
         Self { shards: (0..SHARDS).map(shard).collect(), hasher: RandomState::new(), env }
     }
 
@@ -188,10 +218,12 @@ impl KeyLatchGuard<'_> {
 
     fn try_acquire(&mut self, name: LatchName) -> bool {
         let mut queues = self.latches.shard(name).queues.lock();
-        let Entry::Vacant(vacant) = queues.entry(name) else { return false };
-        vacant.insert(LatchQueue::default()).enqueue(self.by);
-        self.held.push(name);
-        true
+        let is_free = queues.get(name).is_none();
+        if is_free {
+            queues.enqueue(name, self.by);
+            self.held.push(name);
+        }
+        is_free
     }
 
     fn acquire_in_call(&mut self, name: LatchName) -> Result<()> {
@@ -209,13 +241,12 @@ impl KeyLatchGuard<'_> {
         let shard = self.latches.shard(name);
         let ticket = {
             let mut queues = shard.queues.lock();
-            let queue = queues.entry(name).or_default();
-            if queue.calls > 0 && !waits_for_calls {
+            if !waits_for_calls && queues.get(name).is_some_and(|queue| queue.calls > 0) {
                 return false;
             }
-            queue.enqueue(self.by)
+            queues.enqueue(name, self.by)
         };
-        let served = || shard.queues.lock().get(&name).is_some_and(|queue| queue.serving == ticket);
+        let served = || shard.queues.lock().get(name).is_some_and(|queue| queue.serving == ticket);
         if ticket > 0 && !served() {
             self.latches.env.wait(&shard.moved, &mut || served());
         }
@@ -229,12 +260,7 @@ impl Drop for KeyLatchGuard<'_> {
         for name in self.held.drain(..).rev() {
             let shard = self.latches.shard(name);
             let mut queues = shard.queues.lock();
-            debug_assert!(queues.contains_key(&name), "a key latch is released that is not held");
-            if let Entry::Occupied(mut queue) = queues.entry(name)
-                && queue.get_mut().dequeue(self.by)
-            {
-                queue.remove();
-            }
+            queues.dequeue(name, self.by);
             drop(queues);
             shard.moved.notify();
         }
@@ -280,7 +306,7 @@ mod tests {
             thread.join().unwrap();
         }
         assert_eq!(sum.load(Relaxed), 8000);
-        assert!(latches.shards.iter().all(|shard| shard.queues.lock().is_empty()));
+        assert!(latches.shards.iter().all(|shard| shard.queues.lock().0.is_empty()));
     }
 
     fn latches() -> KeyLatches {
@@ -325,7 +351,7 @@ mod tests {
             assert!(row.latch_more(vec![names[0]]).is_err());
         });
         drop(call);
-        assert!(latches.shards.iter().all(|shard| shard.queues.lock().is_empty()));
+        assert!(latches.shards.iter().all(|shard| shard.queues.lock().0.is_empty()));
     }
 
     #[test]
@@ -347,7 +373,7 @@ mod tests {
                 worker.join().unwrap();
             });
         }
-        assert!(latches.shards.iter().all(|shard| shard.queues.lock().is_empty()));
+        assert!(latches.shards.iter().all(|shard| shard.queues.lock().0.is_empty()));
     }
 
     #[test]
@@ -377,11 +403,11 @@ mod tests {
     impl KeyLatches {
         /// Returns the number of threads that are queued behind the holder of a latch.
         fn waiting(&self, name: LatchName) -> u64 {
-            self.shard(name).queues.lock().get(&name).map_or(0, |queue| queue.next - queue.serving - 1)
+            self.shard(name).queues.lock().get(name).map_or(0, |queue| queue.next - queue.serving - 1)
         }
 
         fn has_calls(&self, name: LatchName) -> bool {
-            self.shard(name).queues.lock().get(&name).is_some_and(|queue| queue.calls > 0)
+            self.shard(name).queues.lock().get(name).is_some_and(|queue| queue.calls > 0)
         }
 
         fn is_awaited(&self, name: LatchName) -> bool {
