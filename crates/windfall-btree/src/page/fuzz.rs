@@ -323,6 +323,9 @@ pub fn redo_seeds() -> Vec<Vec<u8>> {
         PageOp::Format { kind: PageType::Leaf, level: 0 },
         PageOp::Write { at: 28, bytes: &[1, 0, 4, 0] },
         PageOp::LeafInsert { slot: 0, header: header(6), suffix: b"key", value: b"value" },
+        PageOp::Format { kind: PageType::Undo, level: 0 },
+        PageOp::UndoWrite { at: 0, begins: false, bytes: b"the rest" },
+        PageOp::UndoWrite { at: 8, begins: true, bytes: b"a record" },
     ];
     let [low, top] = long_fences();
     let with = |op: PageOp<'_>, ops: &[PageOp<'_>]| [logged(&[op]), logged(ops)].concat();

@@ -30,6 +30,7 @@ mod node_change;
 mod node_check;
 pub mod op;
 pub(crate) mod record;
+pub mod undo;
 mod words;
 
 pub use node::Node;

@@ -25,12 +25,14 @@
 //! | 8 | node keep | first slot kept (2), first slot after them (2), lower fence, upper fence |
 //! | 9 | node build | level (1), lower fence, upper fence, image string (see [`node_build`](super::node_build)) |
 //! | 10 | leaf freeze | transaction (6) |
+//! | 11 | undo write | offset behind the header (2), whether a record begins there (1), string |
 
 use super::{
     Page, PageType,
     fence::Fence,
     node_change,
     record::{EntryHeader, Record},
+    undo,
 };
 use crate::ids::{PageId, PageNo, TrxId};
 
@@ -49,6 +51,15 @@ pub enum PageOp<'a> {
         /// The first byte's offset in the page.
         at: u32,
         /// The new bytes.
+        bytes: &'a [u8],
+    },
+    /// Appends bytes to an undo page.
+    UndoWrite {
+        /// The offset of the bytes among those of the page.
+        at: u16,
+        /// Whether a record begins with them.
+        begins: bool,
+        /// The bytes.
         bytes: &'a [u8],
     },
     /// Inserts a record into a leaf.
@@ -131,6 +142,7 @@ const NODE_REMOVE: u8 = 7;
 const NODE_KEEP: u8 = 8;
 const NODE_BUILD: u8 = 9;
 const LEAF_FREEZE: u8 = 10;
+const UNDO_WRITE: u8 = 11;
 
 const SHORT: &str = "a page operation is cut short";
 
@@ -241,6 +253,12 @@ impl<'a> PageOp<'a> {
                 out.extend_from_slice(&slot.to_le_bytes());
                 put_record(out, header, &[], &[]);
             }
+            Self::UndoWrite { at, begins, bytes } => {
+                out.push(UNDO_WRITE);
+                out.extend_from_slice(&at.to_le_bytes());
+                out.push(begins.into());
+                put_bytes(out, bytes);
+            }
             Self::LeafFreeze { below } => {
                 out.push(LEAF_FREEZE);
                 out.extend_from_slice(&below.0.to_le_bytes()[..6]);
@@ -324,6 +342,15 @@ impl<'a> PageOp<'a> {
                 below[..6].copy_from_slice(&fields.chunk::<6>()?);
                 Self::LeafFreeze { below: TrxId(u64::from_le_bytes(below)) }
             }
+            UNDO_WRITE => Self::UndoWrite {
+                at: fields.u16()?,
+                begins: match fields.chunk()? {
+                    [0] => false,
+                    [1] => true,
+                    _ => return Err("neither yes nor no"),
+                },
+                bytes: fields.bytes()?,
+            },
             _ => return Err("an unknown page operation"),
         };
         Ok((op, fields.0))
@@ -350,6 +377,7 @@ impl<'a> PageOp<'a> {
             }
             Self::LeafHeader { slot, header } => return node_change::leaf_header(page, slot, header),
             Self::LeafFreeze { below } => return node_change::leaf_freeze(page, below),
+            Self::UndoWrite { at, begins, bytes } => return undo::write(page, at, begins, bytes),
             Self::InnerInsert { slot, child, suffix } => {
                 return node_change::inner_insert(page, slot, child, suffix);
             }

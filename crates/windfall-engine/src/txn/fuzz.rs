@@ -11,7 +11,7 @@ use super::{
         secondary::{entry_key, index_key_of, prefix_of, split},
     },
     undo::{
-        record::{Body, ChangedRow, EntryBefore, EntryChange, KeptChains, RowChange, Touch, UndoRecord},
+        record::{Body, EntryBefore, EntryChange, KeptChains, RowChange, Touch, UndoRecord, bound},
         stream::{key_of, slice_of},
     },
 };
@@ -33,7 +33,7 @@ pub fn undo(data: &[u8]) {
         Body::Overflow { .. } => UndoRecord::OVERFLOW_LENGTH,
         Body::Row { key, change, touches, .. } => {
             let value = if let RowChange::Update { value, .. } = change { value.len() } else { 0 };
-            ChangedRow::bound(key, value, touches.iter())
+            bound(key, value, touches.iter())
         }
     };
     assert!(data.len() <= bound, "a record is longer than the log space reserved for it");

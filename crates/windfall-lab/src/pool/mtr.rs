@@ -94,6 +94,7 @@ impl Rehash<'_> {
                 pool.hash.drop_page(frames, self.frame, self.page, Purpose::Hash);
             }
             PageOp::Write { .. }
+            | PageOp::UndoWrite { .. }
             | PageOp::LeafInsert { .. }
             | PageOp::LeafReplace { .. }
             | PageOp::LeafHeader { .. }

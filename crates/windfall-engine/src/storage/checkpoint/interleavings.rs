@@ -123,12 +123,12 @@ fn a_transaction_that_ended_during_a_checkpoint_is_not_unfinished() {
         let mut trx = Trx::new(&transactions);
         let mut tail = trx.tail(None).unwrap();
         let body = Body::Overflow { space: SpaceId(7), first: PageNo(3) };
-        let mut record = Vec::new();
+        let mut record = tail.new_record();
         UndoRecord { trx: trx.id().unwrap(), previous: trx.previous(&tail), body }.encode(&mut record);
-        trx.reserve(&mut tail, record.len()).unwrap();
+        trx.reserve(&mut tail, UndoRecord::OVERFLOW_LENGTH).unwrap();
         let mut mtr = Mtr::begin(&pool).unwrap();
-        let place = tail.prepare(&mut mtr, record.len()).unwrap();
-        trx.write_undo(&mut mtr, &mut tail, place, &record, SpaceId(7), 0);
+        let place = tail.prepare(&mut mtr, UndoRecord::OVERFLOW_LENGTH).unwrap();
+        trx.write_undo(&mut mtr, &mut tail, place, record, SpaceId(7), 0);
         mtr.commit().unwrap();
         drop(tail);
         // Only the transaction holds the low-water mark down.

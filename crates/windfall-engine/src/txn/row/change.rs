@@ -157,7 +157,7 @@ fn try_change<'e: 't, 't>(
     let long = edit.fields().is_none() && length > tree.inline_limit() as u64;
     let mut plan = Plan::default();
     let mut stored_before = Vec::new();
-    let (mut whole_before, mut new_fields) = (Cow::default(), None);
+    let (mut whole_before, mut new_fields, mut read_before) = (Cow::default(), None, None);
     if long
         || edit.fields().is_some()
         || !target.secondaries.is_empty()
@@ -176,6 +176,7 @@ fn try_change<'e: 't, 't>(
             CurrentVersion::Unfinished(writer) => return Err(blocked_by(writer, tree, key)),
         };
         plan.leaf = leaf;
+        read_before = header;
         if let Some(header) = header {
             trx.check_unchanged(header, || target.owner())?;
             plan.ended_writer = Some(header.trx);
@@ -233,7 +234,8 @@ fn try_change<'e: 't, 't>(
     };
     trx.transactions().undo_context().failpoint.pass()?;
     let new = stored.as_deref().map(|bytes| NewValue { bytes, flags });
-    let change = ClusteredChange { target, key, new, mode: edit.mode(), last };
+    let read = read_before.map(|header| (header, &stored_before[..]));
+    let change = ClusteredChange { target, key, new, mode: edit.mode(), last, read };
     let Some((version, mut end)) = change.apply(trx, &mut plan)? else { return Ok(None) };
     let count = plan.planned.len();
     for (n, planned) in plan.planned.iter().enumerate() {

@@ -7,6 +7,8 @@
 //! latch (checked by `sync/lock.rs::take`), and the next attempt reads the entry again. An attempt that does not
 //! succeed has changed nothing (test: `rows_and_entries_stay_one_under_contention`).
 
+use std::borrow::Cow;
+
 use super::{
     conflict::{Blocked, Stop},
     edit::Mode,
@@ -28,7 +30,8 @@ use crate::{
         trx::Trx,
         undo::{
             chains::chains_of,
-            record::{ChangedRow, KeptChains, RowChange},
+            record::{ChangedRow, KeptChains, RowChange, bound},
+            stream::HEAD,
         },
     },
 };
@@ -56,6 +59,8 @@ pub(super) struct ClusteredChange<'a, 't> {
     pub mode: Option<Mode>,
     /// Whether the transaction ends with this change.
     pub last: bool,
+    /// The entry as it was read under the key latch, if it was: its header and its value as it is stored.
+    pub read: Option<(EntryHeader, &'a [u8])>,
 }
 
 /// Why an attempt has changed nothing.
@@ -132,12 +137,12 @@ impl<'t> ClusteredChange<'_, 't> {
     }
 
     fn attempt<'e: 't>(&self, trx: &mut Trx<'e>, plan: &Plan<'_>) -> Result<Attempt, Stop> {
-        let Self { target, key, new, mode, last } = *self;
+        let Self { target, key, new, mode, last, read } = *self;
         let tree = target.clustered;
         let touches = plan.planned.iter().map(|planned| &planned.touch);
         let mut tail = trx.tail(target.temporary)?;
         let id = trx.writer_id();
-        trx.reserve(&mut tail, ChangedRow::bound(key, tree.inline_limit(), touches.clone()))?;
+        trx.reserve(&mut tail, bound(key, tree.inline_limit(), touches.clone()))?;
         let mut mtr = Mtr::begin(tree.store())?;
         let room = new.map_or(Room::Header, |new| Room::Value(new.bytes.len()));
         let mut located = tree.seek_for_change_near(&mut mtr, key, room, plan.leaf)?;
@@ -157,7 +162,7 @@ impl<'t> ClusteredChange<'_, 't> {
         if !live && check_gap(trx, tree, key).is_err() || !fits(mode, live) {
             return Ok(Attempt::Stopped(Obstacle::Unfit { live }));
         }
-        let change = change_of(new, tree, &located, &mtr)?;
+        let change = change_of(new, tree, &located, &mtr, read)?;
         if let (RowChange::Update { value, .. }, Some(new), Durability::Logged) =
             (&change, new, target.durability())
             && value.len() > new.bytes.len()
@@ -169,10 +174,10 @@ impl<'t> ClusteredChange<'_, 't> {
             }
             trx.extend_rollback_space(bytes);
         }
-        let mut record = Vec::new();
+        let mut record = tail.new_record();
         let changed = ChangedRow { space: tree.space().id(), key, change: &change, touches };
         changed.encode(id, trx.previous(&tail), &mut record);
-        let place = tail.prepare(&mut mtr, record.len())?;
+        let place = tail.prepare(&mut mtr, record.len() - HEAD)?;
         // The undo record names every touched entry: with many indexes or long keys that may be much.
         let stored = new.map_or(0, |new| new.bytes.len());
         let group = LOG_BYTES_PER_CHANGE + key.len() + stored + record.len() + place.log_overhead();
@@ -184,7 +189,7 @@ impl<'t> ClusteredChange<'_, 't> {
         if live != new.is_some() {
             tree.space().row_count().add(if live { -1 } else { 1 });
         }
-        trx.write_undo(&mut mtr, &mut tail, place, &record, tree.space().id(), plan.planned.len());
+        trx.write_undo(&mut mtr, &mut tail, place, record, tree.space().id(), plan.planned.len());
         if target.durability() == Durability::Logged {
             trx.extend_rollback_space(plan.log_bytes_for_splits(target));
         }
@@ -202,17 +207,26 @@ impl<'t> ClusteredChange<'_, 't> {
 
 /// Returns the change as its undo record has it: how the entry is before it.
 #[inline]
-fn change_of(
+fn change_of<'a>(
     new: Option<NewValue<'_>>,
     tree: &Tree,
     located: &Located<'_, BufferPool>,
     mtr: &Mtr<'_>,
-) -> Result<RowChange> {
+    read: Option<(EntryHeader, &'a [u8])>,
+) -> Result<RowChange<Cow<'a, [u8]>>> {
     Ok(match (new, located.header()) {
         (None, Some(header)) => RowChange::Delete { header },
         (Some(new), Some(header)) => {
-            let mut value = Vec::new();
-            located.value_into(mtr, &mut value);
+            let value = match read {
+                // Nothing has changed the entry since.
+                Some((read, value)) if read == header => Cow::Borrowed(value),
+                _ => {
+                    let mut value = Vec::new();
+                    located.value_into(mtr, &mut value);
+                    Cow::Owned(value)
+                }
+            };
+            debug_assert!(located.value_len(mtr) == Some(value.len()), "an undo record has another value");
             let kept = if header.has_fields() {
                 let after = EntryHeader { flags: new.flags, ..EntryHeader::default() };
                 KeptChains::of(chains_of(tree, header, &value)?, chains_of(tree, after, new.bytes)?)

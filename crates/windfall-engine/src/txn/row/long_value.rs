@@ -87,9 +87,9 @@ fn begin_chain<'e: 't, 't>(
     let writer = tree.begin_overflow(&mut mtr, position.0)?;
     let body = Body::Overflow { space: tree.space().id(), first: writer.first() };
     let previous = trx.previous(&tail);
-    let mut record = Vec::with_capacity(UndoRecord::OVERFLOW_LENGTH);
+    let mut record = tail.new_record();
     UndoRecord { trx: trx.writer_id(), previous, body }.encode(&mut record);
-    trx.write_undo(&mut mtr, &mut tail, place, &record, target.clustered.space().id(), 0);
+    trx.write_undo(&mut mtr, &mut tail, place, record, target.clustered.space().id(), 0);
     debug_assert!(
         trx.previous(&tail) == Some(position),
         "a chain has the stamp of another undo record than the one that names it"

@@ -44,7 +44,7 @@ use crate::{
             position::byte_of,
             record::UndoRecord,
             rollback::{LOG_BYTES_OF_END, LOG_BYTES_PER_ENTRY, RollbackSpace},
-            stream::{Appender, Place},
+            stream::{Appender, HEAD, Place},
         },
     },
 };
@@ -354,7 +354,8 @@ impl<'e> Trx<'e> {
         }
     }
 
-    /// Writes an undo record into its place, in the mini-transaction that makes the change.
+    /// Writes an undo record into its place, in the mini-transaction that makes the change. The record is in a buffer of
+    /// `tail`.
     ///
     /// `table` is the clustered tree. `entries` is the number of secondary entries that the record names.
     pub(crate) fn write_undo(
@@ -362,7 +363,7 @@ impl<'e> Trx<'e> {
         mtr: &mut Mtr<'_>,
         tail: &mut Appender<'_>,
         place: Place,
-        record: &[u8],
+        record: Vec<u8>,
         table: SpaceId,
         entries: usize,
     ) {
@@ -370,7 +371,7 @@ impl<'e> Trx<'e> {
         debug_assert!(!self.disarmed, "transaction {id} writes undo after its end");
         debug_assert!(!self.state.prepared, "transaction {id} writes undo and is prepared");
         debug_assert!(
-            UndoRecord::decode(record)
+            UndoRecord::decode(&record[HEAD..])
                 .is_ok_and(|made| (made.trx, made.previous) == (id, self.previous(tail))),
             "the record is no part of the chain of transaction {id}"
         );
@@ -382,6 +383,7 @@ impl<'e> Trx<'e> {
         {
             touched.push(table);
         }
+        let length = record.len() as u64;
         let pos = tail.write(mtr, place, record);
         let last = match tail.durability() {
             Durability::Logged => self.state.logged.as_mut().map(|(_, last)| last),
@@ -401,9 +403,9 @@ impl<'e> Trx<'e> {
         *last = Some(pos);
         if tail.durability() == Durability::Logged {
             let end = if self.state.rollback_log == RollbackLog::Bytes(0) { LOG_BYTES_OF_END } else { 0 };
-            self.state.rollback_log.add(
-                end + LOG_BYTES_OF_END + LOG_BYTES_PER_ENTRY * (1 + entries as u64) + record.len() as u64,
-            );
+            self.state
+                .rollback_log
+                .add(end + LOG_BYTES_OF_END + LOG_BYTES_PER_ENTRY * (1 + entries as u64) + length);
         }
         self.state.records += 1;
     }

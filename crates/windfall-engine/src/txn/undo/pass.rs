@@ -10,12 +10,15 @@
 
 use super::{
     record::UndoRecord,
-    stream::{DATA, HEAD, ROLLED_BACK, Stored, Stream, USED},
+    stream::{HEAD, ROLLED_BACK, Stored, Stream},
 };
 use crate::{
     error::Result,
     ids::{SpaceId, TrxId},
-    page::{Access, PageType},
+    page::{
+        Access, PageType,
+        undo::{DATA, USED},
+    },
 };
 
 /// A copy of the end of an undo page.

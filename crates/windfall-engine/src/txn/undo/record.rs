@@ -85,9 +85,9 @@ pub struct Touch {
     pub change: EntryChange,
 }
 
-/// The change of the clustered entry.
+/// The change of the clustered entry, with the value before as a `V`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RowChange {
+pub enum RowChange<V = Vec<u8>> {
     /// There was no entry.
     Insert,
     /// The entry had this header and value; it may have been delete-marked.
@@ -95,7 +95,7 @@ pub enum RowChange {
         /// The header before.
         header: EntryHeader,
         /// The value before, as it was stored: maybe with references to overflow chains.
-        value: Vec<u8>,
+        value: V,
         /// Those of its chains to which the entry still refers after the change.
         kept: KeptChains,
     },
@@ -279,37 +279,37 @@ fn put_fixed(out: &mut Vec<u8>, kind: u8, trx: TrxId, previous: Option<UndoPos>,
 }
 
 /// The change of a row, to be encoded: [`Body::Row`] of borrowed parts.
-pub(crate) struct ChangedRow<'a, T> {
+pub(crate) struct ChangedRow<'a, V, T> {
     pub space: SpaceId,
     pub key: &'a [u8],
-    pub change: &'a RowChange,
+    pub change: &'a RowChange<V>,
     pub touches: T,
 }
 
-impl<'a, T: ExactSizeIterator<Item = &'a Touch> + Clone> ChangedRow<'a, T> {
-    /// Returns the maximum length of the record, in bytes, if the previous value has at most this length.
-    pub(crate) fn bound(key: &[u8], value: usize, touches: T) -> usize {
-        let before = |touch: &Touch| touch.change.before().map_or(0, |before| 4 + before.value.len());
-        let touched: usize = touches.map(|touch| 8 + 4 + touch.key.len() + 1 + HEADER + before(touch)).sum();
-        FIXED + 4 + key.len() + HEADER + 4 + value + 8 + 4 + touched
-    }
+/// Returns the maximum length of the record of a changed row, in bytes, if the previous value has at most this length.
+pub(crate) fn bound<'a>(key: &[u8], value: usize, touches: impl Iterator<Item = &'a Touch>) -> usize {
+    let before = |touch: &Touch| touch.change.before().map_or(0, |before| 4 + before.value.len());
+    let touched: usize = touches.map(|touch| 8 + 4 + touch.key.len() + 1 + HEADER + before(touch)).sum();
+    FIXED + 4 + key.len() + HEADER + 4 + value + 8 + 4 + touched
+}
 
+impl<'a, V: AsRef<[u8]>, T: ExactSizeIterator<Item = &'a Touch> + Clone> ChangedRow<'a, V, T> {
     /// Appends the encoded form, without length and state.
     pub(crate) fn encode(&self, trx: TrxId, previous: Option<UndoPos>, out: &mut Vec<u8>) {
         let Self { space, key, change, ref touches } = *self;
         let (kind, value) = match change {
             RowChange::Insert => (INSERT, 0),
-            RowChange::Update { value, .. } => (UPDATE, value.len()),
+            RowChange::Update { value, .. } => (UPDATE, value.as_ref().len()),
             RowChange::Delete { .. } => (DELETE, 0),
         };
-        out.reserve(Self::bound(key, value, touches.clone()));
+        out.reserve(bound(key, value, touches.clone()));
         put_fixed(out, kind, trx, previous, space);
         put(out, key);
         match change {
             RowChange::Insert => {}
             RowChange::Update { header, value, kept } => {
                 put_header(out, *header);
-                put(out, value);
+                put(out, value.as_ref());
                 debug_assert!(
                     header.has_fields() || kept.0 == 0,
                     "a change keeps chains of a value that has no fields"
@@ -565,7 +565,7 @@ mod tests {
             record.encode(&mut bytes);
             let bound = match &record.body {
                 Body::Overflow { .. } => UndoRecord::OVERFLOW_LENGTH,
-                Body::Row { key, touches, .. } => ChangedRow::bound(key, 40, touches.iter()),
+                Body::Row { key, touches, .. } => bound(key, 40, touches.iter()),
             };
             prop_assert!(bytes.len() <= bound);
             prop_assert_eq!(UndoRecord::trx_of(&bytes), Ok(record.trx));

@@ -49,7 +49,10 @@ use crate::{
     ids::{PageNo, SpaceId, TrxId, UndoPos},
     log::{Log, Record},
     mtr::{Mtr, Slot},
-    page::{Access, PageOp, PageType},
+    page::{
+        Access, PageOp, PageType,
+        undo::{DATA, FIRST, USED},
+    },
     store::Tree,
     sync::{
         Arc, Event, Mutex, MutexGuard, Rank,
@@ -66,17 +69,13 @@ use crate::{
 /// Pages of a slice.
 pub(crate) const SLICE_PAGES: u64 = 64;
 
-pub(super) const USED: usize = 28;
-const FIRST: usize = 30;
-pub(super) const DATA: usize = 32;
-
 /// The start of a stream: position 0 of stream 0 would be the word that stands for no position.
 const BEGIN: u64 = 8;
 
 /// Bytes of the length and the state before each record.
-pub(super) const HEAD: usize = 5;
-/// A record with its head that takes no more bytes is put together on the stack.
-const SHORT_RECORD_BYTES: usize = 256;
+pub(in crate::txn) const HEAD: usize = 5;
+/// The largest buffer that a stream keeps for its next record, in bytes.
+const KEPT_RECORD_BYTES_MAX: usize = 1 << 16;
 /// Bytes of log for an operation on an undo page, in addition to the bytes that it writes.
 const LOG_BYTES_PER_OPERATION: usize = 48;
 /// The state of a record that was undone.
@@ -164,6 +163,8 @@ struct End {
     newest: Option<(u64, Arc<Space>)>,
     /// The slice that is being written, and its summary.
     open: Option<(u64, SliceSummary)>,
+    /// The buffer of an earlier record.
+    spare: Vec<u8>,
 }
 
 /// The summary of a slice, for purge to skip it without reading it.
@@ -252,7 +253,7 @@ impl Stream {
             number,
             durability,
             slices: Mutex::new(Rank::Leaf, slices),
-            tail: Mutex::new(Rank::Undo, End { next, newest, open: None }),
+            tail: Mutex::new(Rank::Undo, End { next, newest, open: None, spare: Vec::new() }),
             end: AtomicU64::new(next),
             sealed: Mutex::new(Rank::Leaf, BTreeMap::new()),
             purge: StreamPurge::new(oldest),
@@ -652,7 +653,7 @@ impl Drop for Stream {
 impl Place {
     /// Returns the log that writing the record takes at most, in addition to its bytes.
     pub(crate) fn log_overhead(&self) -> usize {
-        LOG_BYTES_PER_OPERATION * (2 * self.pieces.len() + self.fresh.len())
+        LOG_BYTES_PER_OPERATION * (self.pieces.len() + self.fresh.len())
     }
 }
 
@@ -692,6 +693,14 @@ impl Appender<'_> {
             "the last slice of a reserved record does not exist"
         );
         Ok(())
+    }
+
+    /// Returns a buffer to which the next record is to be appended: it holds what comes before a record.
+    pub fn new_record(&mut self) -> Vec<u8> {
+        let mut record = core::mem::take(&mut self.end.spare);
+        record.clear();
+        record.resize(HEAD, 0);
+        record
     }
 
     /// Latches the pages for a record of `bytes` bytes, which were reserved. The leaf is latched already.
@@ -748,15 +757,13 @@ impl Appender<'_> {
         }
     }
 
-    /// Writes a record into its place. Returns its position.
-    pub fn write(&mut self, mtr: &mut Mtr<'_>, place: Place, record: &[u8]) -> UndoPos {
+    /// Writes a record into its place, from the buffer of [`Appender::new_record`]. Returns its position.
+    pub fn write(&mut self, mtr: &mut Mtr<'_>, place: Place, mut bytes: Vec<u8>) -> UndoPos {
         debug_assert!(place.at == self.end.next, "a record is written at the end of its stream");
         debug_assert!(self.stream.end() == place.at, "readers see the end of the stream");
-        debug_assert!(HEAD + record.len() <= MAX_RECORD_BYTES, "a record would be read back as damaged");
-        let mut bytes = SmallVec::<[u8; SHORT_RECORD_BYTES]>::with_capacity(HEAD + record.len());
-        bytes.extend_from_slice(&((HEAD + record.len()) as u32).to_le_bytes());
-        bytes.push(0);
-        bytes.extend_from_slice(record);
+        debug_assert!(bytes.len() <= MAX_RECORD_BYTES, "a record would be read back as damaged");
+        let length = (bytes.len() as u32).to_le_bytes();
+        bytes[..length.len()].copy_from_slice(&length);
         for slot in place.fresh {
             mtr.apply(slot, &PageOp::Format { kind: PageType::Undo, level: 0 });
         }
@@ -764,15 +771,8 @@ impl Appender<'_> {
         for (n, piece) in place.pieces.iter().enumerate() {
             let (now, later) = rest.split_at(piece.length);
             rest = later;
-            let mut first = mtr.page(piece.slot).u16(FIRST);
-            if n == 0 && first == 0 {
-                first = piece.offset as u16 + 1;
-            }
-            let mut head = [0; 4];
-            head[..2].copy_from_slice(&((piece.offset + piece.length) as u16).to_le_bytes());
-            head[2..].copy_from_slice(&first.to_le_bytes());
-            mtr.apply(piece.slot, &PageOp::Write { at: USED as u32, bytes: &head });
-            mtr.apply(piece.slot, &PageOp::Write { at: (DATA + piece.offset) as u32, bytes: now });
+            let write = PageOp::UndoWrite { at: piece.offset as u16, begins: n == 0, bytes: now };
+            mtr.apply(piece.slot, &write);
         }
         debug_assert!(rest.is_empty(), "the place is as long as the record");
         self.end.next = place.at + bytes.len() as u64;
@@ -781,7 +781,10 @@ impl Appender<'_> {
             self.end.newest.as_ref().is_some_and(|(newest, _)| last <= *newest),
             "a record lies in slices that were reserved"
         );
-        self.note(place.at, record);
+        self.note(place.at, &bytes[HEAD..]);
+        if bytes.capacity() <= KEPT_RECORD_BYTES_MAX {
+            self.end.spare = bytes;
+        }
         self.stream.end.store(self.end.next, Release);
         if place.reaches_half {
             // A full slice can be purged, or the next slice must be created.
