@@ -327,6 +327,26 @@ impl<'a> Node<'a> {
             }
     }
 
+    /// Returns whether a slot has exactly this key, or the key belongs before it and behind the slot before, which needs
+    /// no look at the fences: then the node is that of the key. `None` for other keys, and if only an upper fence could
+    /// tell.
+    pub(crate) fn is_at_or_before(self, slot: usize, key: &[u8]) -> Option<bool> {
+        if !self.is_leaf() || !self.has_prefix_of(key) {
+            return None;
+        }
+        if self.is_at(slot, key) {
+            return Some(true);
+        }
+        let suffix = &key[self.prefix_len()..];
+        let order = |slot| {
+            let (at, len) = self.suffix_range(slot);
+            self.page.compare(at, len, suffix)
+        };
+        let is_above = slot > 0 && slot <= self.count() && order(slot - 1) == Order::Less;
+        let is_below = if slot < self.count() { order(slot) == Order::Greater } else { !self.has_upper() };
+        (is_above && is_below).then_some(false)
+    }
+
     /// Continues [`Node::find`] among the slots from `first` on, which has an equal head.
     #[inline]
     fn find_among(self, first: usize, suffix: &[u8], head: u16) -> (usize, bool) {

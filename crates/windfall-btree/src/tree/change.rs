@@ -7,9 +7,11 @@
 //! phase cannot fail (test: `behaves_as_a_map_4k`). Freezes and splits that this requires are done before, in
 //! mini-transactions of their own; only then is the leaf latched for the second phase (test:
 //! `making_room_for_an_entry_takes_no_more_log_than_is_reserved`). A leaf in which the key was looked for before counts
-//! only if it still is that of the key (test: `a_hint_at_another_leaf_is_not_followed`). Without room a header may be
-//! replaced by one that takes no more bytes (checked by `tree/change.rs::set_header`): that is enough to roll a version
-//! back, because a version of a transaction has a whole header.
+//! only if it still is that of the key (test: `a_hint_at_another_leaf_is_not_followed`). So does the last leaf of the
+//! tree, which is remembered while entries are inserted at its end, so that such inserts need no descent (test:
+//! `the_end_of_a_tree_is_found_without_a_descent_and_only_the_end`). Without room a header may be replaced by one that
+//! takes no more bytes (checked by `tree/change.rs::set_header`): that is enough to roll a version back, because a
+//! version of a transaction has a whole header.
 //!
 //! **What fails, and when.** [`Tree::seek_for_change`] fails with `KeyTooLong` or `ValueTooLong` before it does
 //! anything. It fails with the store's errors if a page cannot be read or allocated, and with damage if a node to be
@@ -44,9 +46,9 @@ pub enum Room {
     Value(usize),
 }
 
-/// The leaf in which a key was looked for, which most often still is its leaf.
+/// The leaf in which a key was looked for, which most often still is its leaf, and the slot where it is or belongs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LeafHint(pub(super) Option<PageNo>);
+pub struct LeafHint(pub(super) Option<(PageNo, usize)>);
 
 /// The place of a key in a leaf that is latched in a mini-transaction.
 #[derive(Debug)]
@@ -93,7 +95,8 @@ impl<S: PageStore> Tree<S> {
                 Node::new(mtr.page(leaf)).contains(key) != Some(false),
                 "the leaf that was latched is not that of the key"
             );
-            match self.place(mtr, leaf, bounds.map(Arc::new), key, room) {
+            let found = Node::new(mtr.page(leaf)).find(key);
+            match self.place(mtr, leaf, bounds.map(Arc::new), key, found, room) {
                 Ok(Some(place)) => return Ok(place),
                 Ok(None) => mtr.unlatch(leaf),
                 Err(error) => {
@@ -117,8 +120,13 @@ impl<S: PageStore> Tree<S> {
         room: Room,
         hint: LeafHint,
     ) -> Result<Located<'k, S>> {
-        let place = hint.0.and_then(|page| self.place_by_hint(mtr, key, room, page));
-        place.map_or_else(|| self.seek_for_change(mtr, key, room), Ok)
+        let hint = hint.0.or_else(|| self.end_for(key));
+        let place = hint.and_then(|(page, slot)| self.place_by_hint(mtr, key, room, (page, slot)));
+        let place = place.map_or_else(|| self.seek_for_change(mtr, key, room), Ok)?;
+        if !place.is_found {
+            self.note_end(mtr, &place);
+        }
+        Ok(place)
     }
 
     /// Latches a leaf that is hinted at and returns the place of the key there, if it belongs there and there is room.
@@ -128,7 +136,7 @@ impl<S: PageStore> Tree<S> {
         mtr: &mut S::MiniTransaction<'_>,
         key: &'k [u8],
         room: Room,
-        page: PageNo,
+        (page, hint): (PageNo, usize),
     ) -> Option<Located<'k, S>> {
         let has_limits = self.check_key(key).is_ok()
             && self.check_inline(if let Room::Value(length) = room { length } else { 0 }).is_ok();
@@ -138,37 +146,61 @@ impl<S: PageStore> Tree<S> {
         let reading = self.store.read(&self.space, page, Access::Point).ok()?;
         let node = Node::new(reading.page());
         // A page that has not been verified against its parent yet may be stale.
-        if !node.is_leaf()
-            || node.has_cut_fence()
-            || node.contains(key) != Some(true)
-            || reading.is_unverified()
-        {
+        if !node.is_leaf() || node.has_cut_fence() || reading.is_unverified() {
             return None;
         }
+        let found = match node.is_at_or_before(hint, key) {
+            Some(is_at) => (hint, is_at),
+            None if node.contains(key) == Some(true) => node.find(key),
+            None => return None,
+        };
         let leaf = mtr.upgrade(&self.space, &reading).ok()??;
         debug_assert!(
             Node::new(mtr.page(leaf)).contains(key) == Some(true),
             "the leaf that was latched is not that of the key"
         );
-        let place = self.place(mtr, leaf, None, key, room);
+        debug_assert_eq!(Node::new(mtr.page(leaf)).find(key), found, "a key is elsewhere than at its hint");
+        let place = self.place(mtr, leaf, None, key, found, room);
         if !matches!(place, Ok(Some(_))) {
             mtr.unlatch(leaf);
         }
         place.ok()?
     }
 
-    /// Returns the place of a key in its leaf, which is latched; `None` if the leaf has no room.
+    /// Notes the leaf of a new entry at the end of the tree; one at another place ends a series of such.
+    fn note_end(&self, mtr: &S::MiniTransaction<'_>, place: &Located<'_, S>) {
+        let node = Node::new(mtr.page(place.leaf));
+        let is_end = place.slot() == node.count() && !node.has_upper();
+        self.end_leaf.set(is_end.then(|| mtr.page_no(place.leaf)));
+    }
+
+    /// Returns the place of a key at the end of the tree, if the last entry was inserted there and the key is behind it.
+    pub(super) fn end_for(&self, key: &[u8]) -> Option<(PageNo, usize)> {
+        let page = self.end_leaf.get()?;
+        let reading = self.store.read(&self.space, page, Access::Point).ok()?;
+        let node = Node::new(reading.page());
+        let slot = node.count();
+        let is_end =
+            !node.has_upper() && !reading.is_unverified() && node.is_at_or_before(slot, key).is_some();
+        if is_end && reading.is_valid() {
+            return Some((page, slot));
+        }
+        self.end_leaf.set(None);
+        None
+    }
+
+    /// Returns the place of a key, which was searched, in its leaf, which is latched; `None` if the leaf has no room.
     fn place<'k>(
         &self,
         mtr: &S::MiniTransaction<'_>,
         leaf: Latched,
         bounds: Option<Arc<Bounds>>,
         key: &'k [u8],
+        (slot, found): (usize, bool),
         room: Room,
     ) -> Result<Option<Located<'k, S>>> {
         let node = Node::new(mtr.page(leaf));
         let need = Need::leaf(key, room);
-        let (slot, found) = node.find(key);
         let present = found.then_some(slot);
         if need.is_some_and(|need| !need.fits(node, present)) {
             return Ok(None);
@@ -223,7 +255,8 @@ impl<S: PageStore> Tree<S> {
         if !is_here.unwrap_or_else(|| other.bounds.as_ref().is_some_and(is_between)) {
             return Ok(None);
         }
-        let place = self.place(mtr, other.leaf, other.bounds.clone(), key, room)?;
+        let found = Node::new(mtr.page(other.leaf)).find(key);
+        let place = self.place(mtr, other.leaf, other.bounds.clone(), key, found, room)?;
         Ok(Some(place.map_or(Adjacent::NoRoom, Adjacent::Place)))
     }
 }
@@ -282,7 +315,7 @@ impl<S: PageStore> Located<'_, S> {
     pub fn replace(&mut self, mtr: &mut S::MiniTransaction<'_>, header: EntryHeader, value: &[u8]) -> bool {
         assert!(self.is_found, "an entry is replaced where none exists");
         self.assert_room(value);
-        let before = self.record_bytes(mtr);
+        let before = self.live_bytes(mtr);
         mtr.apply(self.leaf, &PageOp::LeafReplace { slot: self.slot, header, value });
         debug_assert_eq!(
             Node::new(mtr.page(self.leaf)).value_range(self.slot()).1,
@@ -290,7 +323,7 @@ impl<S: PageStore> Located<'_, S> {
             "the new value of an entry has another length"
         );
         (self.is_found, self.header) = (true, header);
-        self.record_bytes(mtr) < before && self.should_merge(mtr, self.slot())
+        self.live_bytes(mtr) < before && self.should_merge(mtr, self.slot())
     }
 
     /// Replaces the version header of the entry, which must exist. The header must fit the requested room. Returns
@@ -304,7 +337,7 @@ impl<S: PageStore> Located<'_, S> {
             Room::Value(length) => node.value_range(self.slot()).1 <= length,
         };
         assert!(has_room, "a header that takes more bytes was not announced when its place was located");
-        let before = self.record_bytes(mtr);
+        let before = self.live_bytes(mtr);
         mtr.apply(self.leaf, &PageOp::LeafHeader { slot: self.slot, header });
         debug_assert_eq!(
             Node::new(mtr.page(self.leaf)).header(self.slot()),
@@ -312,7 +345,7 @@ impl<S: PageStore> Located<'_, S> {
             "the new header of an entry is another one"
         );
         (self.is_found, self.header) = (true, header);
-        self.record_bytes(mtr) < before && self.should_merge(mtr, self.slot())
+        self.live_bytes(mtr) < before && self.should_merge(mtr, self.slot())
     }
 
     /// Removes the entry, which must exist. Returns whether the leaf has become so empty that [`Tree::maintain`] should
@@ -333,8 +366,9 @@ impl<S: PageStore> Located<'_, S> {
             && (node.count() < 8 || turn.is_multiple_of(8))
     }
 
-    fn record_bytes(&self, mtr: &S::MiniTransaction<'_>) -> usize {
-        Node::new(mtr.page(self.leaf)).record_bytes(self.slot())
+    /// Returns the bytes of all entries of the leaf.
+    fn live_bytes(&self, mtr: &S::MiniTransaction<'_>) -> usize {
+        Node::new(mtr.page(self.leaf)).live_bytes()
     }
 
     /// Returns whether the entry, which must exist, takes as many bytes as it would with a value of this length and any

@@ -67,7 +67,7 @@ use crate::{
     },
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
     },
 };
 use descent::Target;
@@ -82,24 +82,45 @@ pub struct Tree<S: PageStore> {
     /// Whether the root exists. It is never removed, so this flag saves an access to the tablespace.
     rooted: AtomicBool,
     hash: S::Hash,
+    /// The last leaf, while entries are inserted at the end of the tree.
+    end_leaf: EndLeaf,
     /// Whether users of this handle have reserved log space for splits: [`split_log_limit`].
     log_reserved: bool,
     /// What is old enough to be frozen.
     horizon: Option<Arc<dyn Horizon>>,
 }
 
+/// A hint at the last leaf of a tree, which proves nothing. It costs other threads nothing while it stays as it is.
+#[derive(Debug, Default)]
+struct EndLeaf(AtomicU32);
+
+impl EndLeaf {
+    fn get(&self) -> Option<PageNo> {
+        // The header is no leaf.
+        Some(PageNo(self.0.load(Relaxed))).filter(|page| *page != PageNo::HEADER)
+    }
+
+    fn set(&self, page: Option<PageNo>) {
+        let page = page.unwrap_or(PageNo::HEADER);
+        if self.0.load(Relaxed) != page.0 {
+            self.0.store(page.0, Relaxed);
+        }
+    }
+}
+
 /// The result of a read by a hint of the hash index.
 enum ByHint {
     /// The leaf that the hint names cannot tell.
     Unknown,
-    /// The header of the entry, or that there is no entry.
-    Answer(Option<EntryHeader>),
+    /// The header of the entry, or that there is no entry, and where it is or belongs.
+    Answer(Option<EntryHeader>, LeafHint),
 }
 
 impl<S: PageStore> Tree<S> {
     /// Creates a handle of the tree in this tablespace, with its hash index.
     pub fn new(store: Arc<S>, space: S::Space, hash: S::Hash) -> Self {
-        Self { store, space, rooted: AtomicBool::new(false), hash, log_reserved: false, horizon: None }
+        let (rooted, end_leaf) = (AtomicBool::new(false), EndLeaf::default());
+        Self { store, space, rooted, hash, end_leaf, log_reserved: false, horizon: None }
     }
 
     /// Marks the handle as one whose users reserve log space ([`split_log_limit`]) for each entry that they make
@@ -164,7 +185,7 @@ impl<S: PageStore> Tree<S> {
     /// The errors of [`PageStore::read`].
     #[inline]
     pub fn get_into(&self, key: &[u8], value: &mut Vec<u8>) -> Result<Option<EntryHeader>> {
-        self.get_before_change(key, value).map(|(header, _)| header)
+        self.get(key, value).map(|(header, _)| header)
     }
 
     /// As [`Tree::get_into`]. Returns also in which leaf the key was looked for, for
@@ -177,11 +198,20 @@ impl<S: PageStore> Tree<S> {
         key: &[u8],
         value: &mut Vec<u8>,
     ) -> Result<(Option<EntryHeader>, LeafHint)> {
+        let end = self.end_for(key);
+        if end.is_some() {
+            value.clear();
+            return Ok((None, LeafHint(end)));
+        }
+        self.get(key, value)
+    }
+
+    fn get(&self, key: &[u8], value: &mut Vec<u8>) -> Result<(Option<EntryHeader>, LeafHint)> {
         let hash = self.hash.is_on().then(|| hash_of(key));
         if let Some(hash) = hash
-            && let ByHint::Answer(header) = self.get_by_hint(hash, key, value)
+            && let ByHint::Answer(header, leaf) = self.get_by_hint(hash, key, value)
         {
-            return Ok((header, LeafHint::default()));
+            return Ok((header, leaf));
         }
         loop {
             value.clear();
@@ -204,7 +234,7 @@ impl<S: PageStore> Tree<S> {
                 if let Some(hash) = hash.filter(|_| path.parent.is_some()) {
                     self.hash.note(hash, leaf, slot);
                 }
-                return Ok((header, LeafHint(Some(leaf))));
+                return Ok((header, LeafHint(Some((leaf, slot)))));
             }
         }
     }
@@ -229,10 +259,10 @@ impl<S: PageStore> Tree<S> {
             if slot != hint {
                 self.hash.note(hash, page, slot);
             }
-            return ByHint::Answer(Some(header));
+            return ByHint::Answer(Some(header), LeafHint(Some((page, slot))));
         }
         if node.contains(key) == Some(true) && reading.is_valid() {
-            ByHint::Answer(None)
+            ByHint::Answer(None, LeafHint(Some((page, slot))))
         } else {
             ByHint::Unknown
         }

@@ -10,7 +10,7 @@ use rand::{Rng, SeedableRng, rngs::StdRng};
 
 use super::{confirm, get, header, put, remove, tree};
 use crate::tree::{
-    LeafHint, LookUp, Room, Seek,
+    LookUp, Room, Seek,
     store::{MiniTransaction, PageStore},
 };
 
@@ -74,7 +74,7 @@ fn a_hint_at_another_leaf_is_not_followed() {
         let mut mtr = tree.store().begin().unwrap();
         let mut place = tree.seek_for_change_near(&mut mtr, &key, Room::Value(300), hint).unwrap();
         assert_eq!(place.header().is_some(), model.contains_key(&key), "a change of another leaf");
-        let leaf = LeafHint(Some(mtr.page_no(place.leaf())));
+        let leaf = mtr.page_no(place.leaf());
         if place.header().is_some() {
             place.replace(&mut mtr, header(n), &value(n));
         } else {
@@ -82,9 +82,52 @@ fn a_hint_at_another_leaf_is_not_followed() {
         }
         mtr.commit().unwrap();
         model.insert(key, n);
-        moved += usize::from(hint != leaf);
+        moved += usize::from(hint.0.map(|(page, _)| page) != Some(leaf));
         assert_eq!(get(&tree, &key), Some((header(n), value(n))));
     }
     confirm(&tree);
     assert!(moved > 30, "{moved} hints at another leaf");
+}
+
+/// Entries are appended, and between them others are inserted and the last ones removed, until leaves merge.
+#[test]
+fn the_end_of_a_tree_is_found_without_a_descent_and_only_the_end() {
+    let (tree, mut random) = (tree(4096), StdRng::seed_from_u64(9));
+    let mut model = BTreeMap::new();
+    let key = |n: u32| n.to_be_bytes();
+    let end = |model: &BTreeMap<u32, u64>| model.last_key_value().map_or(1000, |(last, _)| last + 2);
+    let mut by_hint = 0;
+    for n in 0..6000u64 {
+        let at_end = end(&model);
+        let at = match random.random_range(0..10) {
+            0 => at_end - random.random_range(0..1000).min(at_end),
+            _ => at_end,
+        };
+        let new = key(at);
+        by_hint += usize::from(tree.end_for(&new).is_some());
+        if n / 500 % 2 == 1 {
+            let last = at_end - 2;
+            assert_eq!(remove(&tree, &key(last)), model.remove(&last).is_some());
+        }
+        let (found, hint) = tree.get_before_change(&new, &mut Vec::new()).unwrap();
+        assert_eq!(found.is_some(), model.contains_key(&at), "{at}");
+        let mut mtr = tree.store().begin().unwrap();
+        let mut place = tree.seek_for_change_near(&mut mtr, &new, Room::Value(100), hint).unwrap();
+        if place.header().is_some() {
+            place.replace(&mut mtr, header(n), &[7; 100]);
+        } else {
+            place.insert(&mut mtr, header(n), &[7; 100]);
+        }
+        mtr.commit().unwrap();
+        model.insert(at, n);
+        if n / 500 % 4 == 3 {
+            let last = end(&model) - 2;
+            assert_eq!(remove(&tree, &key(last)), model.remove(&last).is_some());
+        }
+    }
+    for (at, n) in &model {
+        assert_eq!(get(&tree, &key(*at)), Some((header(*n), vec![7; 100])));
+    }
+    confirm(&tree);
+    assert!((1000..5500).contains(&by_hint), "{by_hint} entries at the end");
 }
