@@ -19,7 +19,7 @@ pub use transaction::TransactionError;
 pub use usage::UsageError;
 
 use crate::{
-    ids::{Lsn, PageId, PageNo, SpaceId},
+    ids::{IndexNumber, Lsn, PageId, PageNo, SpaceId},
     keys::shown,
     sync::{Arc, Interrupted},
 };
@@ -468,6 +468,8 @@ pub enum SchemaError {
     DuplicateKey {
         /// The table, or the index.
         owner: Owner,
+        /// The number of the index; `None` for the key of the row, and for an index that is being built or loaded.
+        index: Option<IndexNumber>,
         /// The key of the row that has it.
         row: Arc<[u8]>,
     },
@@ -505,10 +507,11 @@ pub enum SchemaError {
         "table {0} was truncated, changed or replaced since the load or the alteration began: begin it again"
     )]
     DefinitionChanged(Arc<str>),
-    /// A number of an index from before the definition of its table changed, or of another table.
+    /// A number of an index that the table does not have: it was dropped, or is from before the table was truncated or
+    /// loaded, or is of another table.
     #[error(
-        "the number of an index of table {0} is of another table, or of before the table was altered or truncated: \
-         ask for the number again"
+        "the number of an index of table {0} is of another table, or of a dropped index, or of before the table was \
+         truncated or loaded: ask for the number again"
     )]
     IndexNumberOutdated(Arc<str>),
 }

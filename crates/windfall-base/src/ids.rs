@@ -3,7 +3,9 @@
 //! **Purpose.** One newtype per concept, so that a page number cannot be passed where a frame number is expected.
 //!
 //! **Invariants.** A [`SpaceId`] is an *incarnation*: it is never used twice, not even after a restart, so a stale
-//! reference to a dropped tablespace cannot reach its successor (test: `an_incarnation_is_never_used_twice`).
+//! reference to a dropped tablespace cannot reach its successor (test: `an_incarnation_is_never_used_twice`). So an
+//! [`IndexNumber`], which has one, is never taken for that of another index (test:
+//! `a_number_stands_for_the_same_index_whatever_others_come_and_go`).
 
 use core::fmt;
 
@@ -31,6 +33,48 @@ impl SpaceId {
     pub const FIRST: Self = Self(16);
     /// The largest id that is assigned.
     pub const MAX: Self = Self(u64::MAX / 2);
+}
+
+/// The number of an index ([`Table::index_number`](../windfall/struct.Table.html#method.index_number)). That of an
+/// index remains the same while the table gets other indexes and loses them, and while names change; no other index
+/// gets it.
+#[derive(Clone, Copy, Debug)]
+pub struct IndexNumber {
+    /// The number of the opened database, in this process.
+    database: u64,
+    space: SpaceId,
+    /// Where the index was among those of the table: only a hint.
+    place: u32,
+}
+
+impl IndexNumber {
+    /// The number of the index in this tablespace, which is at this place among those of its table.
+    #[doc(hidden)]
+    pub fn new(database: u64, space: SpaceId, place: usize) -> Self {
+        Self { database, space, place: u32::try_from(place).unwrap_or(u32::MAX) }
+    }
+
+    /// Returns the place of the index among those of a table, given the number of indexes and the number of each.
+    /// Costs the same for any number of indexes while the hint is right, or `expected` is.
+    #[doc(hidden)]
+    pub fn find(&self, expected: usize, count: usize, of: impl Fn(usize) -> Self) -> Option<usize> {
+        let is_there = |place: &usize| *place < count && of(*place) == *self;
+        [self.place as usize, expected].into_iter().find(is_there).or_else(|| (0..count).find(is_there))
+    }
+}
+
+impl PartialEq for IndexNumber {
+    fn eq(&self, other: &Self) -> bool {
+        (self.database, self.space) == (other.database, other.space)
+    }
+}
+
+impl Eq for IndexNumber {}
+
+impl core::hash::Hash for IndexNumber {
+    fn hash<H: core::hash::Hasher>(&self, state: &mut H) {
+        (self.database, self.space).hash(state);
+    }
 }
 
 /// The number of a page within its tablespace; page `n` begins at byte `n * page_size` of the file.

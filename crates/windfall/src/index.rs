@@ -45,19 +45,6 @@ pub struct Index<A = AutoCommit> {
     form: EntryForm,
 }
 
-/// The number of an index ([`Table::index_number`](crate::Table::index_number)).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct IndexNumber {
-    /// The number of the opening of the database, in this process.
-    pub(crate) opening: u64,
-    /// The id of the table.
-    pub(crate) table: u64,
-    /// The version of its definition.
-    pub(crate) version: u64,
-    /// The place of the index in the definition.
-    pub(crate) place: usize,
-}
-
 /// A row found by an index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IndexRow {

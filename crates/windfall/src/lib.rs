@@ -158,9 +158,9 @@ pub use database::{Database, IndexOptions, TableInfo, TableOptions};
 pub use ddl_group::{DdlGroup, TableChanges};
 pub use error::{Error, Result};
 pub use get_many::Values;
+pub use ids::IndexNumber;
 pub use index::{
-    Index, IndexBatch, IndexCursor, IndexEntry, IndexItem, IndexKey, IndexNumber, IndexRange, IndexRow,
-    OneRow,
+    Index, IndexBatch, IndexCursor, IndexEntry, IndexItem, IndexKey, IndexRange, IndexRow, OneRow,
 };
 pub use interrupt::InterruptHandle;
 pub use keys::{Key, KeyRange};
@@ -178,7 +178,7 @@ pub use table::Table;
 pub use transaction::{Isolation, LockWaitPolicy, Savepoint, StatementEnd, Transaction, TransactionOptions};
 pub use tx_table::{Access, AutoCommit, InTransaction, SemiConsistentRead, TxIndex, TxTable};
 pub use txn::{
-    ExtractedEntries, FieldChange, SuppliedChange, SuppliedEntry, UndoLimitAction,
+    ExtractedEntries, FieldChange, IndexRef, SuppliedChange, SuppliedEntry, UndoLimitAction,
     locks::{
         Deadlock, DeadlockMember, HeldLock, Lock, LockParty, LockWaitObserver, ObservedWait, RowMode,
         RowName, TableMode, WaitOutcome, Waiting,
@@ -205,7 +205,7 @@ pub mod env {
 /// Numbers of tablespaces, pages and transactions, and positions in the log.
 pub mod ids {
     pub(crate) use windfall_base::ids::pages_of;
-    pub use windfall_base::ids::{Lsn, PageId, PageNo, SpaceId, TrxId};
+    pub use windfall_base::ids::{IndexNumber, Lsn, PageId, PageNo, SpaceId, TrxId};
 }
 
 /// The examples of README.md.

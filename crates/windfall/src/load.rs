@@ -183,7 +183,7 @@ impl Database {
     /// let mut load = db.load_table("towns")?;
     /// for (number, name) in [(1u32, "Basel"), (2, "Genf")] {
     ///     let key = [name.to_lowercase().as_bytes(), b"\0"].concat();
-    ///     let entry = SuppliedChange { index: "name", old: None, new: Some(SuppliedEntry::new(&key)) };
+    ///     let entry = SuppliedChange::new("name", None, Some(SuppliedEntry::new(&key)));
     ///     load.push(&number.to_be_bytes(), name.as_bytes(), &[entry])?;
     /// }
     /// load.finish()?;

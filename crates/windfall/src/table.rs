@@ -20,8 +20,8 @@ use crate::{
     cursor::{Cursor, Reader},
     engine::Engine,
     error::{Error, Owner, Result, SchemaError, TransactionError},
-    ids::SpaceId,
-    index::{Index, IndexNumber},
+    ids::{IndexNumber, SpaceId},
+    index::Index,
     range::{Bounds, Range},
     row::FieldSet,
     scope::{RowCall, Scope, TableKind},
@@ -330,9 +330,11 @@ impl<A: Access> Table<A> {
         Ok(self.index_in(&call, place))
     }
 
-    /// Returns the number of the secondary index of this name, with which [`Table::index_at`] finds it without its
-    /// name. The number is valid for all handles of the table, in transactions or not, until the table is altered,
-    /// truncated or loaded, or the database is closed.
+    /// Returns the number of the secondary index of this name. It stands for the index where one is named
+    /// ([`Table::index_at`], [`SuppliedChange`](crate::SuppliedChange)), and an error names the index by it
+    /// ([`SchemaError::DuplicateKey`]). The number is valid for all handles of the table, in transactions or not,
+    /// whatever indexes the table gets and loses, until the index is dropped, the table is truncated or loaded, or the
+    /// database is closed.
     ///
     /// # Errors
     /// As [`Table::index`].
@@ -340,7 +342,7 @@ impl<A: Access> Table<A> {
         self.engine.check_open()?;
         let call = self.enter()?;
         let place = self.index_place(&call, name)?;
-        Ok(self.number_of(&call, place))
+        Ok(call.index_number(place))
     }
 
     /// Returns the secondary index of this number ([`Table::index_number`]).
@@ -350,15 +352,9 @@ impl<A: Access> Table<A> {
     pub fn index_at(&self, number: IndexNumber) -> Result<Index<A>> {
         self.engine.check_open()?;
         let call = self.enter()?;
-        if number != self.number_of(&call, number.place) {
-            return Err(SchemaError::IndexNumberOutdated(self.name.clone()).into());
-        }
-        Ok(self.index_in(&call, number.place))
-    }
-
-    fn number_of(&self, schema: &TableSchema, place: usize) -> IndexNumber {
-        let (table, version) = (schema.record.id, schema.record.version);
-        IndexNumber { opening: self.engine.opening, table, version, place }
+        let outdated = || SchemaError::IndexNumberOutdated(self.name.clone());
+        let place = call.place_of(number).ok_or_else(outdated)?;
+        Ok(self.index_in(&call, place))
     }
 
     fn index_place(&self, schema: &TableSchema, name: &str) -> Result<usize> {

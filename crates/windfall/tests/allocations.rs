@@ -1,11 +1,12 @@
-//! Allocations of reads: after a warm-up none. The memory of loads.
+//! Allocations of reads: after a warm-up none. Those of changes do not depend on indexes that they do not touch. The
+//! memory of loads.
 
 mod common;
 
 use common::{key, new_database};
 use windfall::{
     Batch, CountingAllocator, FlushLog, IndexBatch, IndexOptions, LoadOptions, OneRow, Options, Result, Seek,
-    TableLoad, TableOptions, TransactionOptions, Values, row::FieldSet,
+    SuppliedChange, SuppliedEntry, TableLoad, TableOptions, TransactionOptions, Values, row::FieldSet,
 };
 use windfall_base::sync::work::{self, Work};
 
@@ -186,5 +187,41 @@ fn many_loads_at_once_stay_within_their_memory() -> Result<()> {
         let table = db.table(name)?;
         assert_eq!((table.row_count()?, table.index("i")?.keys::<&[u8]>(..)?.count()), (1_000, 1_000));
     }
+    db.close()
+}
+
+/// The work of a change for indexes that it does not touch, and for those that it does.
+#[test]
+fn a_change_allocates_nothing_for_indexes_that_it_does_not_touch() -> Result<()> {
+    let options = Options::default().buffer_pool_size(16 << 20).flush_log_at_trx_commit(FlushLog::Lazy);
+    let (_folder, db) = new_database(options)?;
+    let allocations = |indexes: usize, touched: usize| -> Result<u64> {
+        let name = |n: usize| format!("i{n}");
+        let options = (0..indexes)
+            .fold(TableOptions::default(), |options, n| options.index(&name(n), IndexOptions::supplied(4)));
+        let table = db.create_table(&format!("t{indexes}-{touched}"), options)?;
+        let numbers = (0..indexes).map(|n| table.index_number(&name(n))).collect::<Result<Vec<_>>>()?;
+        let change = |from: u32, to: u32, count: usize| -> Result<u64> {
+            let [old, new] = [key(from), key(to)];
+            let before = (from > 0).then(|| SuppliedEntry::new(&old));
+            let entries = numbers[..count].iter();
+            let entries: Vec<_> = entries
+                .map(|index| SuppliedChange::new(*index, before, Some(SuppliedEntry::new(&new))))
+                .collect();
+            let so_far = work::so_far().of(Work::Allocation);
+            match from {
+                0 => table.insert_with(b"row", &[0; 100], &entries)?,
+                _ => table.update_with(b"row", &[to as u8; 100], &entries)?,
+            }
+            Ok(work::so_far().of(Work::Allocation) - so_far)
+        };
+        change(0, 1, indexes)?;
+        (1..5).try_for_each(|n| change(n, n + 1, touched).map(drop))?;
+        change(5, 6, touched)
+    };
+    let untouched = allocations(0, 0)?;
+    assert_eq!(allocations(64, 0)?, untouched);
+    let (half, all) = (allocations(32, 32)?, allocations(64, 64)?);
+    assert!(all - half <= 6 * 32, "the entries of 32 indexes: {}", all - half);
     db.close()
 }

@@ -53,7 +53,7 @@ fn entries_are_found_by_their_first_parts() {
         |(town, number): (&str, Option<i64>)| index.key((town, CompositePart::from(number).descending()));
     for (n, parts) in parts.into_iter().enumerate().rev() {
         let key = key(parts);
-        let change = SuppliedChange { index: "i", old: None, new: Some(SuppliedEntry::new(&key)) };
+        let change = SuppliedChange::new("i", None, Some(SuppliedEntry::new(&key)));
         table.insert_with(&[n as u8], b"", &[change]).unwrap();
     }
     let rows = |range: windfall::IndexRange| range.map(|row| row.unwrap().key[0]).collect::<Vec<_>>();

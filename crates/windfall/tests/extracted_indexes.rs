@@ -159,11 +159,7 @@ fn change_and_compare() -> Result<()> {
         matches!(&refused, Error::Schema(SchemaError::DuplicateKey { row, .. }) if **row == *b"1"),
         "{refused}"
     );
-    assert!(
-        table
-            .update_with(b"1", b"Xnew", &[windfall::SuppliedChange { index: "tags", old: None, new: None }])
-            .is_err()
-    );
+    assert!(table.update_with(b"1", b"Xnew", &[windfall::SuppliedChange::new("tags", None, None)]).is_err());
     assert_is(&db, &table, &rows)?;
     let by_b = table.index("tags")?;
     let keys =

@@ -60,5 +60,5 @@ pub use record::{IndexRecord, Metadata, TableRecord};
 pub use row_log::RowLog;
 pub use state::Catalog;
 pub use statement::DropReport;
-pub use table::{Call, Table, TableSchema};
+pub use table::{Call, Secondaries, Table, TableSchema};
 pub use table_load::{LoadLimits, LoadedValue, Order, Rows};

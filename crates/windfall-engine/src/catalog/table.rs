@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use super::{auto_increment::Counter, record::TableRecord, row_log::RowLog};
 use crate::{
     error::{Error, Owner, Result},
-    ids::SpaceId,
+    ids::{IndexNumber, SpaceId},
     store::Tree,
     sync::{
         Arc, Closed, Entered, Gate, Gated,
@@ -24,6 +24,9 @@ use crate::{
     tree::store::HashIndex as _,
     txn::{EntryForm, Extractors, IndexKeys, Secondary, locks::WholeTable},
 };
+
+/// The secondary trees of a table, for a change of a row: a list for the stack.
+pub type Secondaries<'a> = SmallVec<[Secondary<'a>; 64]>;
 
 /// The table schema at one time: its record and its trees.
 #[derive(Clone, Debug)]
@@ -57,18 +60,29 @@ impl TableSchema {
             && self.trees().map(|tree| tree.space().id()).eq(self.record.spaces())
     }
 
-    /// Returns its secondary trees, for a change of a row.
-    pub fn secondaries_to_change<'a>(&'a self, extractors: &'a Extractors) -> Vec<Secondary<'a>> {
-        let indexes = self.secondaries.iter().zip(&self.record.indexes);
-        indexes
-            .map(|(tree, index)| Secondary {
-                tree,
-                unique: index.unique,
-                name: &index.name,
-                form: index.form,
-                extraction: index.extractor.as_ref().map(|extractor| extractors.of(extractor)),
-            })
-            .collect()
+    /// Puts its secondary trees into an empty list, for a change of a row. Up to 64 take no memory of their own.
+    pub fn secondaries_to_change<'a>(&'a self, extractors: &'a Extractors, out: &mut Secondaries<'a>) {
+        debug_assert!(out.is_empty(), "the list has the trees of another table");
+        let indexes = self.secondaries.iter().zip(&self.record.indexes).enumerate();
+        out.extend(indexes.map(|(place, (tree, index))| Secondary {
+            tree,
+            unique: index.unique,
+            place,
+            name: &index.name,
+            form: index.form,
+            extraction: index.extractor.as_ref().map(|extractor| extractors.of(extractor)),
+        }));
+    }
+
+    /// Returns the number of one of its indexes.
+    pub fn index_number(&self, place: usize) -> IndexNumber {
+        let tree = &self.secondaries[place];
+        IndexNumber::new(tree.store().instance, tree.space().id(), place)
+    }
+
+    /// Returns the place of the index with this number, if it has it.
+    pub fn place_of(&self, number: IndexNumber) -> Option<usize> {
+        number.find(0, self.secondaries.len(), |place| self.index_number(place))
     }
 
     /// Returns the index keys of a row with a value that begins with these bytes, as

@@ -28,7 +28,7 @@ use super::{
     key,
     runs::{EntryTail, Payload, Runs},
     state::{Catalog, new_space},
-    table::{Table, TableSchema},
+    table::{Secondaries, Table, TableSchema},
 };
 use crate::{
     buffer::BufferPool,
@@ -321,10 +321,12 @@ impl TableLoader {
         if entries.is_empty() && supplied.is_none_or(<[_]>::is_empty) {
             return Ok(());
         }
+        let mut secondaries = Secondaries::new();
+        schema.secondaries_to_change(&catalog.extractors, &mut secondaries);
         let target = RowTarget {
             name,
             clustered: tree,
-            secondaries: &schema.secondaries_to_change(&catalog.extractors),
+            secondaries: &secondaries,
             keys_of: &|value| schema.keys_of(value),
             temporary: None,
             watch: None,

@@ -54,8 +54,6 @@ const PURGE_PAUSE: Duration = Duration::from_millis(200);
 /// An open database.
 #[derive(Debug)]
 pub struct Engine {
-    /// The number of this opening of a database in this process.
-    pub opening: u64,
     /// The database's files.
     pub disk: Arc<dyn Disk>,
     /// The environment: time, waiting, and threads.

@@ -26,16 +26,13 @@ use crate::{
     recovery::{self, FileRecord, Files, Lost, Recovered, Scan},
     sync::{
         Arc, Event, Mutex, OnceLock, Progress, Rank,
-        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU8},
     },
     system::{Change, FILE, SystemTree},
     tablespace::Deleter,
     tree::hash::HashBudget,
     txn::{Ids, Transactions, trx::background_rollback},
 };
-
-/// The number of openings in this process.
-static OPENINGS: AtomicU64 = AtomicU64::new(0);
 
 /// Unnamed tablespaces that one group of the log drops: such a group fits into the smallest log buffer.
 const DROPS_PER_GROUP: usize = 1024;
@@ -218,7 +215,6 @@ impl Engine {
         let orphans = Orphans::of(&scan, &attacher);
         drop_unnamed(&pool, &system, &deleter, &attacher)?;
         let engine = Self {
-            opening: OPENINGS.fetch_add(1, Relaxed),
             disk,
             env,
             log,

@@ -68,7 +68,7 @@ pub use locks::LockManager;
 pub use mvcc::{Active, Ids, ReadView, Snapshot, Visibility, value::RowReader};
 pub use row::{
     Blocked, Edit, EntryForm, EntryParts, Extract, ExtractedEntries, Extraction, Extractors, FieldChange,
-    IndexKeys, Mode, RowTarget, Secondary, Stop, SuppliedChange, SuppliedEntry, Value, Watch,
+    IndexKeys, IndexRef, Mode, RowTarget, Secondary, Stop, SuppliedChange, SuppliedEntry, Value, Watch,
     secondary::{entry_key, index_key_of},
 };
 pub use trx::{LOCK_WAIT, Rules, Savepoint, StatementLock, Suspended, Transactions, Trx};

@@ -13,7 +13,7 @@ use super::Table;
 use crate::error::{SchemaError, TransactionError, UsageError};
 use crate::{
     buffer::Durability,
-    catalog::TableSchema,
+    catalog::{Secondaries, TableSchema},
     error::Result,
     scope::{Inner, RowCall, Scope},
     tx_table::Access,
@@ -82,7 +82,7 @@ impl<A: Access> Table<A> {
     /// for (id, name) in [(1u8, "Zoe"), (2, "adam"), (3, "Bob")] {
     ///     let key = [name.to_lowercase().as_bytes(), b"\0"].concat();
     ///     let new = Some(SuppliedEntry::new(&key).payload(name.as_bytes()));
-    ///     people.insert_with(&[id], name.as_bytes(), &[SuppliedChange { index: "name", old: None, new }])?;
+    ///     people.insert_with(&[id], name.as_bytes(), &[SuppliedChange::new("name", None, new)])?;
     /// }
     /// let names: Vec<_> = people.index("name")?.keys::<&[u8]>(..)?.map(|key| Ok(key?.payload))
     ///     .collect::<windfall::Result<_>>()?;
@@ -159,7 +159,8 @@ impl<A: Access> Table<A> {
             self.undo.is_some() == (schema.clustered.space().durability() == Durability::Temporary),
             "the undo of a table is temporary, and the table is not, or the other way round"
         );
-        let secondaries = schema.secondaries_to_change(self.engine.catalog.extractors());
+        let mut secondaries = Secondaries::new();
+        schema.secondaries_to_change(self.engine.catalog.extractors(), &mut secondaries);
         let keys_of = |value: &[u8]| schema.keys_of(value);
         let noting = schema.noting().map(|row_log| {
             |key: &[u8], before: Option<&[u8]>, after: Option<&[u8]>| row_log.note(key, before, after)

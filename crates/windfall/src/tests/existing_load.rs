@@ -32,7 +32,7 @@ fn with_entries<T>(value: &[u8], run: impl FnOnce(&[SuppliedChange<'_>]) -> T) -
     let payload = vec![number as u8; number as usize % 30];
     let entry = SuppliedEntry::new(&key).payload(&payload);
     let entry = if key == [0] { entry.may_repeat() } else { entry };
-    run(&[SuppliedChange { index: "made", old: None, new: (number % 7 != 2).then_some(entry) }])
+    run(&[SuppliedChange::new("made", None, (number % 7 != 2).then_some(entry))])
 }
 
 fn push(load: &mut TableLoad, (key, value): &Row) -> Result<()> {
@@ -137,7 +137,7 @@ fn a_row_that_is_refused_is_left_out() {
         };
         let (key, value) = &all[99];
         let entry = SuppliedEntry::new(b"\x01long");
-        let change = |index, old, new| SuppliedChange { index, old, new };
+        let change = |index, old, new| SuppliedChange::new(index, old, new);
         let made = |new| change("made", None, new);
         refused(key, value, &[], &["index made of table t", "insert_with"]);
         refused(key, value, &[made(Some(entry)), made(None)], &["index made of table t", "twice"]);
@@ -412,8 +412,7 @@ fn runs_of_entries_are_as_entries_in_memory() {
     for n in 0..40u32 {
         let key = n.to_be_bytes();
         let entry = SuppliedEntry::new(&key).payload(&payload);
-        load.push(&key, &value(n, 5), &[SuppliedChange { index: "made", old: None, new: Some(entry) }])
-            .unwrap();
+        load.push(&key, &value(n, 5), &[SuppliedChange::new("made", None, Some(entry))]).unwrap();
         plain.insert(&key, &value(n, 5)).unwrap();
     }
     load.finish().unwrap();
@@ -435,7 +434,7 @@ fn runs_of_entries_are_as_entries_in_memory() {
     for n in 0..3u32 {
         let entry = SuppliedEntry::new(b"a");
         let entry = if n == 1 { entry.may_repeat() } else { entry };
-        let entry = SuppliedChange { index: "made", old: None, new: Some(entry) };
+        let entry = SuppliedChange::new("made", None, Some(entry));
         load.push(&n.to_be_bytes(), &value(n, 5), &[entry]).unwrap();
     }
     let error = load.finish().unwrap_err();

@@ -288,8 +288,7 @@ fn a_kept_field_is_neither_read_nor_written() -> Result<()> {
     let disk = SimulatedDisk::new(1);
     let (db, env) = open(&disk, 1024)?;
     let table = db.create_table("t", TableOptions::default().index("new", IndexOptions::supplied(4)))?;
-    let entry =
-        [crate::SuppliedChange { index: "new", old: None, new: Some(crate::SuppliedEntry::new(b"abcd")) }];
+    let entry = [crate::SuppliedChange::new("new", None, Some(crate::SuppliedEntry::new(b"abcd")))];
     let long = vec![7; 1 << 20];
     table.insert_fields(b"row", &[b"0", &long, b"short"], &entry)?;
     let pages = table.pages()?;

@@ -50,7 +50,7 @@ fn with_entries<T>(
     let (old, new) = (old.map(made_of), new.map(made_of));
     let [old, new] =
         [&old, &new].map(|made| made.as_ref().map(|(key, payload)| SuppliedEntry::new(key).payload(payload)));
-    run(&[SuppliedChange { index: "made", old, new }])
+    run(&[SuppliedChange::new("made", old, new)])
 }
 
 fn create(db: &Database) -> Result<Table> {
@@ -263,7 +263,7 @@ fn change_large(
         .map(|n| {
             let [old, new] = [&before, &after]
                 .map(|made| made.as_ref().map(|made| SuppliedEntry::new(&made[n].0).payload(&made[n].1)));
-            SuppliedChange { index: SIX[n], old, new }
+            SuppliedChange::new(SIX[n], old, new)
         })
         .collect();
     match (old, new) {

@@ -77,10 +77,10 @@ impl From<&Error> for Refusal {
             Error::Transaction(TransactionError::NotPrepared { .. }) => Self::NotPrepared,
             Error::Transaction(TransactionError::InUse { .. }) => Self::InUse,
             Error::TableDropped(_) => Self::Dropped,
-            Error::Schema(SchemaError::DuplicateKey { owner: Owner::Table(_), row }) => {
+            Error::Schema(SchemaError::DuplicateKey { owner: Owner::Table(_), row, .. }) => {
                 Self::DuplicateRow(key_of(row))
             }
-            Error::Schema(SchemaError::DuplicateKey { owner: Owner::Index { .. }, row }) => {
+            Error::Schema(SchemaError::DuplicateKey { owner: Owner::Index { .. }, row, .. }) => {
                 Self::DuplicateIndexKey(key_of(row))
             }
             Error::Schema(SchemaError::NoRow(_)) => Self::NoRow,

@@ -27,9 +27,9 @@ fn change(table: &Table<impl Access>, random: &mut SmallRng) {
     let new_key = [first];
     let new = Some(SuppliedEntry::new(&new_key).payload(&n));
     let done = match (random.random_range(0..4), old) {
-        (0, _) => table.delete_with(&n, &[SuppliedChange { index: "supplied", old, new: None }]).map(drop),
-        (_, None) => table.insert_with(&n, &value, &[SuppliedChange { index: "supplied", old, new }]),
-        (_, Some(_)) => table.update_with(&n, &value, &[SuppliedChange { index: "supplied", old, new }]),
+        (0, _) => table.delete_with(&n, &[SuppliedChange::new("supplied", old, None)]).map(drop),
+        (_, None) => table.insert_with(&n, &value, &[SuppliedChange::new("supplied", old, new)]),
+        (_, Some(_)) => table.update_with(&n, &value, &[SuppliedChange::new("supplied", old, new)]),
     };
     // Another transaction has changed or locked the row, or the view does not see it.
     assert!(matches!(
@@ -206,7 +206,7 @@ fn hundred(db: &Database) -> Table {
     let table = indexed(db);
     for n in 0..100u8 {
         let new = Some(SuppliedEntry::new(&[9]));
-        table.insert_with(&[n], &[n], &[SuppliedChange { index: "supplied", old: None, new }]).unwrap();
+        table.insert_with(&[n], &[n], &[SuppliedChange::new("supplied", None, new)]).unwrap();
     }
     table
 }

@@ -16,7 +16,7 @@ fn payloads(db: &Database) -> Table {
     for n in 0..20u8 {
         let key = [n];
         let new = Some(SuppliedEntry::new(&key).payload(&[0]));
-        table.insert_with(&key, &key, &[SuppliedChange { index: "i", old: None, new }]).unwrap();
+        table.insert_with(&key, &key, &[SuppliedChange::new("i", None, new)]).unwrap();
     }
     table
 }
@@ -25,7 +25,7 @@ fn set_payload(table: &Table<impl Access>, n: u8, payload: u8) {
     let (key, payload) = ([n], [payload]);
     let old = Some(SuppliedEntry::new(&key));
     let new = Some(SuppliedEntry::new(&key).payload(&payload));
-    table.update_with(&key, &key, &[SuppliedChange { index: "i", old, new }]).unwrap();
+    table.update_with(&key, &key, &[SuppliedChange::new("i", old, new)]).unwrap();
 }
 
 /// Returns the keys of the rows with a payload of zero, upwards and downwards, of rows and of entries alone.
@@ -147,7 +147,7 @@ fn a_condition_is_evaluated_on_own_changes() {
 fn a_payload_that_is_missing_is_a_payload_like_others() {
     let remove = |table: &Table<windfall::InTransaction<'_>>| {
         let (old, new) = (Some(SuppliedEntry::new(&[1])), Some(SuppliedEntry::new(&[1])));
-        table.update_with(&[1], &[1], &[SuppliedChange { index: "i", old, new }]).unwrap();
+        table.update_with(&[1], &[1], &[SuppliedChange::new("i", old, new)]).unwrap();
     };
     let zeros = |entry: windfall::IndexEntry<'_>| {
         if entry.payload == [0] { Condition::Holds } else { Condition::Fails }

@@ -1,6 +1,9 @@
 //! Indexes that are found by their numbers.
 
-use windfall::{Error, Index, IndexOptions, Isolation, Result, TableOptions, error::SchemaError};
+use windfall::{
+    Error, Index, IndexNumber, IndexOptions, Isolation, Result, SuppliedChange, SuppliedEntry, Table,
+    TableChanges, TableOptions, error::SchemaError,
+};
 
 use super::{begin, database};
 
@@ -8,8 +11,13 @@ fn indexed() -> TableOptions {
     TableOptions::default().index("first", IndexOptions::on_value(0..1))
 }
 
+fn outdated<T: core::fmt::Debug>(found: Result<T>) {
+    let error = found.unwrap_err();
+    assert!(matches!(error, Error::Schema(SchemaError::IndexNumberOutdated(_))), "{error}");
+}
+
 #[test]
-fn an_index_is_found_by_its_number_until_the_table_is_altered() {
+fn an_index_is_found_by_its_number_until_it_is_dropped() {
     let db = database();
     let options = indexed().index("second", IndexOptions::on_value(1..2));
     let table = db.create_table("t", options).unwrap();
@@ -26,18 +34,87 @@ fn an_index_is_found_by_its_number_until_the_table_is_altered() {
     assert!(matches!(missing, Error::Schema(SchemaError::NoIndex { .. })), "{missing}");
 
     let other = db.create_table("other", indexed()).unwrap();
-    let outdated = |found: Result<Index>| {
-        let error = found.unwrap_err();
-        assert!(matches!(error, Error::Schema(SchemaError::IndexNumberOutdated(_))), "{error}");
-    };
     outdated(other.index_at(first));
     // A table of the same id and version in another database.
     let elsewhere = database();
     outdated(elsewhere.create_table("t", indexed()).unwrap().index_at(second));
     db.drop_index("t", "first").unwrap();
-    outdated(table.index_at(second));
-    let again = table.index_number("second").unwrap();
-    assert_eq!(find(again, b"1"), 1);
+    outdated(table.index_at(first));
+    assert_eq!(find(second, b"1"), 1);
+    assert_eq!(table.index_number("second").unwrap(), second);
     db.truncate_table("t").unwrap();
-    outdated(table.index_at(again));
+    outdated(table.index_at(second));
+}
+
+/// Makes one change of the row with entries in these indexes, from and to these bytes.
+fn supply(table: &Table, indexes: &[IndexNumber], old: u8, new: u8) -> Result<()> {
+    let [before, after] = [[old], [new]];
+    let entry = |n| Some(SuppliedEntry::new(n));
+    let change = |index: &IndexNumber| SuppliedChange::new(*index, entry(&before[..]), entry(&after[..]));
+    table.update_with(b"row", &[new], &indexes.iter().map(change).collect::<Vec<_>>())
+}
+
+fn entries_of(index: &Index) -> Vec<Vec<u8>> {
+    index.keys::<&[u8]>(..).unwrap().map(|key| key.unwrap().index_key).collect()
+}
+
+#[test]
+fn a_number_stands_for_the_same_index_whatever_others_come_and_go() {
+    let db = database();
+    let names = ["a", "b", "c", "d"];
+    let options = names.iter().fold(TableOptions::default(), |options, name| {
+        options.index(name, IndexOptions::supplied(1).unique())
+    });
+    let table = db.create_table("t", options).unwrap();
+    let new = |key| SuppliedChange::new("a", None, Some(SuppliedEntry::new(key)));
+    let all = |key| names.map(|name| SuppliedChange { index: name.into(), ..new(key) });
+    table.insert_with(b"row", &[0], &all(&[0])).unwrap();
+    let numbers = names.map(|name| table.index_number(name).unwrap());
+    let [a, b, c, d] = numbers;
+    for (old, order) in [[a, b, c, d], [d, c, b, a], [b, d, a, c]].iter().enumerate() {
+        supply(&table, order, old as u8, old as u8 + 1).unwrap();
+    }
+    assert!(names.iter().all(|name| entries_of(&table.index(name).unwrap()) == [[3]]));
+
+    // An alteration that drops one, adds one of the same name, and renames another one to the name of a third.
+    let changes = TableChanges::default()
+        .drop_index("b")
+        .rename_index("a", "former a")
+        .add_index("b", IndexOptions::supplied(1).unique());
+    db.alter_table_with("t", changes, |_, _, value, entry| {
+        entry.key.extend_from_slice(value);
+        Ok(true)
+    })
+    .unwrap();
+    outdated(supply(&table, &[a, b], 3, 4));
+    outdated(table.index_at(b));
+    assert!(
+        entries_of(&table.index("b").unwrap()) == [[3]],
+        "a number of a dropped index was taken for another one"
+    );
+    let new_b = table.index_number("b").unwrap();
+    assert_ne!(new_b, b);
+    supply(&table, &[d, new_b, a, c], 3, 4).unwrap();
+    for name in ["former a", "b", "c", "d"] {
+        assert_eq!(entries_of(&table.index(name).unwrap()), [[4]], "{name}");
+    }
+
+    let in_order = [a, c, d, new_b];
+    let taken = in_order.map(|index| SuppliedChange { index: index.into(), ..new(&[4]) });
+    for (n, number) in in_order.into_iter().enumerate() {
+        let mut entries = taken;
+        (0..n).for_each(|free| entries[free].new = Some(SuppliedEntry::new(b"free")));
+        let error = table.insert_with(b"other", b"", &entries).unwrap_err();
+        let Error::Schema(SchemaError::DuplicateKey { index, row, .. }) = error else { panic!("{error}") };
+        assert_eq!((index, &*row), (Some(number), &b"row"[..]));
+    }
+    let error = table.insert_with(b"row", b"", &taken).unwrap_err();
+    assert!(matches!(error, Error::Schema(SchemaError::DuplicateKey { index: None, .. })), "{error}");
+    let twice = supply(&table, &[a, a], 4, 5).unwrap_err();
+    assert!(twice.to_string().contains("former a"), "{twice}");
+
+    let other =
+        db.create_table("other", TableOptions::default().index("a", IndexOptions::supplied(1))).unwrap();
+    outdated(supply(&table, &[a, other.index_number("a").unwrap()], 4, 5));
+    assert_eq!(table.get(b"row").unwrap().unwrap(), [4]);
 }

@@ -46,7 +46,7 @@ fn a_function_makes_the_entries_of_the_rows_that_exist() {
     let expected = expected.map(|(key, payload): (u8, &str)| (vec![key], payload.as_bytes().to_vec()));
     assert_eq!(entries(&table, "name"), expected);
     // It is an index as any other one now.
-    let entry = |key| [SuppliedChange { index: "name", old: None, new: Some(SuppliedEntry::new(key)) }];
+    let entry = |key| [SuppliedChange::new("name", None, Some(SuppliedEntry::new(key)))];
     let missing = table.insert(&[9], b"Zug").unwrap_err();
     assert!(matches!(missing, Error::Usage(UsageError::EntryMissing { .. })), "{missing}");
     let twice = table.insert_with(&[9], b"Chur", &entry(b"chur\0")).unwrap_err();
@@ -55,7 +55,7 @@ fn a_function_makes_the_entries_of_the_rows_that_exist() {
         "{twice}"
     );
     table.insert_with(&[9], b"Zug", &entry(b"zug\0")).unwrap();
-    let old = SuppliedChange { index: "name", old: Some(SuppliedEntry::new(b"basel\0")), new: None };
+    let old = SuppliedChange::new("name", Some(SuppliedEntry::new(b"basel\0")), None);
     assert!(table.delete_with(&[1], &[old]).unwrap());
     assert_eq!(entries(&table, "name").len(), 4);
     assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
@@ -180,11 +180,7 @@ fn writers_supply_entries_of_other_indexes_during_the_build() {
         let value = [by, &n.to_be_bytes()].concat();
         let length = (value.len() as u16).to_be_bytes();
         let entry = SuppliedEntry::new(&length);
-        table.insert_with(
-            &n.to_be_bytes(),
-            &value,
-            &[SuppliedChange { index: "length", old: None, new: Some(entry) }],
-        )
+        table.insert_with(&n.to_be_bytes(), &value, &[SuppliedChange::new("length", None, Some(entry))])
     };
     (0..2000).for_each(|n| write(n, b"first").unwrap());
     let (built, next) = (AtomicBool::new(false), AtomicU32::new(2000));

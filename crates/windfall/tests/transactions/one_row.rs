@@ -38,9 +38,9 @@ fn change(table: &Table<impl Access>, random: &mut SmallRng) {
     let new_key = [end];
     let new = Some(SuppliedEntry::new(&new_key).payload(&value[..1]));
     let done = match (random.random_range(0..4), old) {
-        (0, _) => table.delete_with(&[n], &[SuppliedChange { index: "supplied", old, new: None }]).map(drop),
-        (_, None) => table.insert_with(&[n], &value, &[SuppliedChange { index: "supplied", old, new }]),
-        (_, Some(_)) => table.update_with(&[n], &value, &[SuppliedChange { index: "supplied", old, new }]),
+        (0, _) => table.delete_with(&[n], &[SuppliedChange::new("supplied", old, None)]).map(drop),
+        (_, None) => table.insert_with(&[n], &value, &[SuppliedChange::new("supplied", old, new)]),
+        (_, Some(_)) => table.update_with(&[n], &value, &[SuppliedChange::new("supplied", old, new)]),
     };
     assert!(matches!(done, Ok(()) | Err(Error::Schema(_))), "{done:?}");
 }
@@ -91,7 +91,7 @@ fn of_rows_with_a_key_that_may_repeat_the_first_is_read() {
     let table = db.create_table("t", options).unwrap();
     for n in [3u8, 1, 2] {
         let new = Some(SuppliedEntry::new(&[0]).may_repeat());
-        table.insert_with(&[n], b"null", &[SuppliedChange { index: "i", old: None, new }]).unwrap();
+        table.insert_with(&[n], b"null", &[SuppliedChange::new("i", None, new)]).unwrap();
     }
     let trx = begin(&db, Isolation::RepeatableRead);
     let index = trx.table(&table).index("i").unwrap();

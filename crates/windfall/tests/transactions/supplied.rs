@@ -59,10 +59,7 @@ fn with<T>(
         let entry = SuppliedEntry::new(key);
         Some(if person.number.is_none() { entry.may_repeat() } else { entry })
     };
-    run(&[
-        SuppliedChange { index: "name", old: name(0), new: name(1) },
-        SuppliedChange { index: "number", old: number(0), new: number(1) },
-    ])
+    run(&[SuppliedChange::new("name", name(0), name(1)), SuppliedChange::new("number", number(0), number(1))])
 }
 
 fn insert(table: &Table<impl Access>, id: u8, new: Person<'_>) -> windfall::Result<()> {
@@ -128,7 +125,7 @@ fn supplied_entries_follow_their_rows() {
     // An entry that is not named stays as it is.
     let [old, new] = [7, 70].map(|number| number_key(Some(number)));
     let [old, new] = [&old, &new].map(|key| Some(SuppliedEntry::new(key)));
-    table.update_with(&[1], b"zoe", &[SuppliedChange { index: "number", old, new }]).unwrap();
+    table.update_with(&[1], b"zoe", &[SuppliedChange::new("number", old, new)]).unwrap();
     assert!(delete(&table, 5, Person { name: "Carl", number: None }).unwrap());
     assert!(!delete(&table, 5, Person { name: "Carl", number: None }).unwrap());
     assert_eq!(names(&table), named(&[("BOB", 3), ("carl", 6), ("eve", 2), ("zoe", 1)]));
@@ -213,7 +210,7 @@ fn supplied_entries_are_found_by_their_first_bytes() {
     let keys: [&[u8]; 6] = [b"\0\0", b"ab", b"ac", b"b\xff", b"\xff\0", b"\xff\xff"];
     for (n, key) in keys.iter().enumerate() {
         let new = Some(SuppliedEntry::new(key));
-        let entries = [SuppliedChange { index: "i", old: None, new }];
+        let entries = [SuppliedChange::new("i", None, new)];
         table.insert_with(&[n as u8], b"", &entries).unwrap();
     }
     let index = table.index("i").unwrap();
@@ -304,13 +301,13 @@ fn wrong_entries_are_refused_and_change_nothing() {
     let (old, new) = (Some(person("Zoe", 1)), Some(person("Adam", 2)));
     refused(with(old, new, |entries| table.insert_with(&[2], b"Adam", entries)), &wrong);
     refused(with(old, new, |entries| table.delete_with(&[1], entries)).map(drop), &wrong);
-    let entry = |index| SuppliedChange { index, old: None, new: Some(SuppliedEntry::new(b"key")) };
+    let entry = |index| SuppliedChange::new(index, None, Some(SuppliedEntry::new(b"key")));
     let named = |entries: &[SuppliedChange<'_>]| table.insert_with(&[2], b"Adam", entries);
     refused(named(&[entry("name"), entry("number"), entry("nonsense")]), &["people", "nonsense"]);
     refused(named(&[entry("name"), entry("number"), entry("first")]), &["index first", "pass no entry"]);
     refused(named(&[entry("name"), entry("number"), entry("name")]), &["index name", "twice"]);
     let long = vec![7; 70_000];
-    let of = |new| [SuppliedChange { index: "name", old: None, new: Some(new) }, entry("number")];
+    let of = |new| [SuppliedChange::new("name", None, Some(new)), entry("number")];
     refused(named(&of(SuppliedEntry::new(b"key").payload(&long[..1023]))), &["1023 bytes", "at most 1022"]);
     for length in [769, 5_000, 70_000] {
         refused(named(&of(SuppliedEntry::new(&long[..length]))), &["index name", "at most 768"]);
@@ -344,7 +341,7 @@ fn change(
     old: Option<SuppliedEntry<'_>>,
     new: SuppliedEntry<'_>,
 ) -> windfall::Result<()> {
-    let entries = [SuppliedChange { index: "i", old, new: Some(new) }];
+    let entries = [SuppliedChange::new("i", old, Some(new))];
     if old.is_none() { table.insert_with(key, b"", &entries) } else { table.update_with(key, b"", &entries) }
 }
 
@@ -385,7 +382,7 @@ fn keys_that_are_not_self_delimiting_harm_no_other_row() {
     };
     refused();
     let trx = begin(&db, Isolation::RepeatableRead);
-    let old = [SuppliedChange { index: "i", old: Some(SuppliedEntry::new(b"a")), new: None }];
+    let old = [SuppliedChange::new("i", Some(SuppliedEntry::new(b"a")), None)];
     assert!(trx.table(&table).delete_with(b"bc", &old).unwrap());
     refused();
     trx.rollback().unwrap();

@@ -630,7 +630,8 @@ impl<'a, 'f> IndexFiller<'a, 'f> {
             // The row has changed: its key may repeat now.
             (EntryState::Present(entry) | EntryState::Deferred(entry), _) if !entry.is_unique => Ok(false),
             (EntryState::Present(_), EntryState::Present(_)) => {
-                Err(SchemaError::DuplicateKey { owner: at.maker.owner(), row: other.row().into() }.into())
+                let (owner, row) = (at.maker.owner(), other.row().into());
+                Err(SchemaError::DuplicateKey { owner, index: None, row }.into())
             }
             (
                 EntryState::Present(_) | EntryState::Deferred(_),

@@ -86,9 +86,14 @@ pub struct StorageContext {
     pub health: Health,
 }
 
+/// The number of pools in this process.
+static INSTANCES: AtomicU64 = AtomicU64::new(0);
+
 /// The buffer pool.
 #[derive(Debug)]
 pub struct BufferPool {
+    /// The number of the pool in this process, and so of the opened database.
+    pub instance: u64,
     context: StorageContext,
     arena: Arena,
     page_size: usize,
@@ -329,6 +334,7 @@ impl BufferPool {
         let arena = Arena::new(most, page_size)?;
         let flusher = flush::Flusher::new(&*context.disk);
         Ok(Self {
+            instance: INSTANCES.fetch_add(1, Relaxed),
             context,
             arena,
             page_size,

@@ -240,7 +240,7 @@ fn try_change<'e: 't, 't>(
     let count = plan.planned.len();
     for (n, planned) in plan.planned.iter().enumerate() {
         trx.transactions().undo_context().failpoint.pass()?;
-        end = change_secondary(trx, planned, version, last && n + 1 == count)?;
+        end = change_secondary(trx, target, planned, version, last && n + 1 == count)?;
     }
     Ok(Some(Changed { end }))
 }
@@ -248,6 +248,7 @@ fn try_change<'e: 't, 't>(
 /// Changes a secondary entry. Returns the LSN, if that was logged.
 fn change_secondary(
     trx: &Trx<'_>,
+    target: &RowTarget<'_>,
     planned: &Planned<'_>,
     version: EntryHeader,
     last: bool,
@@ -265,8 +266,8 @@ fn change_secondary(
     let planned = touch.change.before().map(|before| before.header.is_deleted());
     if located.header().map(EntryHeader::is_deleted) != planned {
         // The key latch of this row does not protect an entry of another one.
-        if let Some(owner) = supplied {
-            return Err(UsageError::EntryOfOtherRow { owner: owner.clone() }.into());
+        if let Some(index) = supplied {
+            return Err(UsageError::EntryOfOtherRow { owner: target.owner_of_index(index) }.into());
         }
         let what = "a secondary entry is not as it was when its row was locked".into();
         return Err(CorruptError::Structure { owner: Owner::Unknown, space: touch.space, what }.into());

@@ -29,6 +29,7 @@ use super::secondary;
 use crate::{
     composite,
     error::{Owner, Result, UsageError},
+    ids::IndexNumber,
 };
 
 /// Bytes of the length in the value of a supplied entry.
@@ -200,17 +201,49 @@ impl<'a> SuppliedEntry<'a> {
     }
 }
 
+/// An index of a table, by its name or by its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IndexRef<'a> {
+    /// The name that it has now.
+    Name(&'a str),
+    /// Its number ([`Table::index_number`](../windfall/struct.Table.html#method.index_number)).
+    Number(IndexNumber),
+}
+
+impl<'a> From<&'a str> for IndexRef<'a> {
+    fn from(name: &'a str) -> Self {
+        Self::Name(name)
+    }
+}
+
+impl From<IndexNumber> for IndexRef<'_> {
+    fn from(number: IndexNumber) -> Self {
+        Self::Number(number)
+    }
+}
+
 /// The entry of a row in an index before and after a change. Several are given in any order; that of the indexes in the
 /// definition of the table costs least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SuppliedChange<'a> {
-    /// The name of the index.
-    pub index: &'a str,
+    /// The index.
+    pub index: IndexRef<'a>,
     /// The entry before; `None` if the row is not in the index. That it is not is the caller's word: an entry that is
     /// left out here stays in the index, and leads to no row.
     pub old: Option<SuppliedEntry<'a>>,
     /// The entry after; `None` if the row is not in the index.
     pub new: Option<SuppliedEntry<'a>>,
+}
+
+impl<'a> SuppliedChange<'a> {
+    /// Returns a change of the entry in this index.
+    pub fn new(
+        index: impl Into<IndexRef<'a>>,
+        old: Option<SuppliedEntry<'a>>,
+        new: Option<SuppliedEntry<'a>>,
+    ) -> Self {
+        Self { index: index.into(), old, new }
+    }
 }
 
 /// An entry of a row as it is stored.

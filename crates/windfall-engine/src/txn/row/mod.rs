@@ -25,7 +25,7 @@ mod target;
 pub use change::{Changed, change};
 pub use conflict::{Attempts, Blocked, SingleCall, Stop, retry};
 pub use edit::{Edit, FieldChange, Mode, Value};
-pub use entry::{ENTRY_VALUE_MAX, Entry, EntryForm, EntryParts, SuppliedChange, SuppliedEntry};
+pub use entry::{ENTRY_VALUE_MAX, Entry, EntryForm, EntryParts, IndexRef, SuppliedChange, SuppliedEntry};
 pub use extract::{Extract, ExtractedEntries, Extraction, Extractors};
 pub use locking_read::{LockingRead, has_left, lock_range, read_final_entry, read_locked};
 pub use plan::{check_length, entries_of_new_row};

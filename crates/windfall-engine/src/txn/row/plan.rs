@@ -8,16 +8,18 @@
 //! `one_of_several_inserts_of_a_unique_key_succeeds`). So the entries are found under the page latches as they were
 //! planned.
 
+use smallvec::SmallVec;
+
 use super::{
     conflict::{Blocked, Stop},
     edit::Mode,
-    entry::{Entry, EntryForm, SuppliedChange, SuppliedEntry},
+    entry::{Entry, EntryForm, IndexRef, SuppliedChange, SuppliedEntry},
     extract,
     row_lock::{check_gap, lock_gap, lock_other_row, lock_row, may_write, row_name},
     target::{IndexKeys, RowTarget, Secondary},
 };
 use crate::{
-    error::{CorruptError, Owner, Result, SchemaError, UsageError},
+    error::{CorruptError, Error, Owner, Result, SchemaError, UsageError},
     ids::TrxId,
     log::LOG_OVERHEAD_BYTES,
     store::Tree,
@@ -42,8 +44,8 @@ pub(super) struct Planned<'t> {
     pub touch: Touch,
     /// Its value afterwards, unless it is delete-marked.
     pub value: Vec<u8>,
-    /// The index, if the caller supplies its entries.
-    pub supplied: Option<Owner>,
+    /// The name of the index, if the caller supplies its entries.
+    pub supplied: Option<&'t str>,
     /// The leaf in which the entry was looked for.
     pub leaf: LeafHint,
 }
@@ -134,7 +136,7 @@ pub(super) fn is_wanted(
     }
     match mode {
         Some(Mode::Insert) => {
-            Err(SchemaError::DuplicateKey { owner: target.owner(), row: key.into() }.into())
+            Err(SchemaError::DuplicateKey { owner: target.owner(), index: None, row: key.into() }.into())
         }
         Some(_) => Err(SchemaError::NoRow(target.name.into()).into()),
         None => Ok(false),
@@ -169,10 +171,8 @@ fn entries_of<'t, 's>(
         [&old, &new].iter().all(|keys| keys.is_empty() || keys.len() == target.secondaries.len()),
         "a row has index keys for another number of indexes than its table has"
     );
-    check_named(target, supplied.unwrap_or_default())?;
-    let mut sides = Vec::with_capacity(target.secondaries.len());
-    // Entries in the order of the indexes are found without a search.
-    let mut supplied_before = 0;
+    let of_index = by_place(target, supplied.unwrap_or_default())?;
+    let mut sides = Vec::new();
     for (n, secondary) in target.secondaries.iter().enumerate() {
         if let Some(extraction) = &secondary.extraction {
             let owner = || target.owner_of(secondary);
@@ -196,12 +196,7 @@ fn entries_of<'t, 's>(
             }
             keys.map(|index_key| Some(Entry::terminated(index_key?, key, secondary.unique)))
         } else {
-            let is_its = |change: &&SuppliedChange<'_>| *change.index == *secondary.name;
-            let change = supplied.and_then(|all| {
-                let here = all.get(supplied_before).filter(is_its);
-                here.or_else(|| all.iter().find(is_its))
-            });
-            supplied_before += 1;
+            let change = of_index.get(n).copied().flatten().and_then(|at| supplied?.get(usize::from(at)));
             let owner = || target.owner_of(secondary);
             let Some(SuppliedChange { old, new, .. }) = change else {
                 // An update without an entry leaves it as it is.
@@ -253,28 +248,46 @@ pub fn entries_of_new_row(
     Ok(())
 }
 
-/// Refuses supplied entries of an index that does not exist, that makes its entries itself, or that is named twice.
-fn check_named(target: &RowTarget<'_>, supplied: &[SuppliedChange<'_>]) -> Result<()> {
-    let is_supplied = |secondary: &&Secondary<'_>| matches!(secondary.form, EntryForm::Supplied { .. });
-    let names = target.secondaries.iter().filter(is_supplied).map(|secondary| secondary.name);
-    if names.eq(supplied.iter().map(|change| change.index)) {
-        return Ok(());
+/// For each index of a table the position of its entry among those that are supplied. Empty if there are none.
+type ByPlace = SmallVec<[Option<u16>; 64]>;
+
+/// Finds the indexes of supplied entries. Refuses those of an index that does not exist, that makes its entries itself,
+/// or that is named twice.
+fn by_place(target: &RowTarget<'_>, supplied: &[SuppliedChange<'_>]) -> Result<ByPlace> {
+    let secondaries = target.secondaries;
+    let mut found = ByPlace::new();
+    if supplied.is_empty() {
+        return Ok(found);
     }
-    for (n, change) in supplied.iter().enumerate() {
-        let Some(secondary) = target.secondaries.iter().find(|secondary| *secondary.name == *change.index)
-        else {
-            let (table, index) = (target.name.into(), change.index.into());
-            return Err(SchemaError::NoIndex { table, index }.into());
+    found.resize(secondaries.len(), None);
+    let mut expected = 0;
+    for (at, change) in supplied.iter().enumerate() {
+        let place = match change.index {
+            // Entries in the order of the indexes are found without a search.
+            IndexRef::Name(name) => {
+                let is_its = |secondary: &Secondary<'_>| *secondary.name == *name;
+                let rest = secondaries[expected..].iter().position(is_its).map(|after| expected + after);
+                rest.or_else(|| secondaries.iter().position(is_its)).ok_or_else(|| {
+                    let (table, index) = (target.name.into(), name.into());
+                    Error::from(SchemaError::NoIndex { table, index })
+                })?
+            }
+            IndexRef::Number(number) => number
+                .find(expected, secondaries.len(), |place| secondaries[place].number())
+                .ok_or_else(|| SchemaError::IndexNumberOutdated(target.name.into()))?,
         };
-        let owner = || target.owner_of(secondary);
-        if !matches!(secondary.form, EntryForm::Supplied { .. }) {
+        let owner = || target.owner_of(&secondaries[place]);
+        if !matches!(secondaries[place].form, EntryForm::Supplied { .. }) {
             return Err(UsageError::EntryNotSupplied { owner: owner() }.into());
         }
-        if supplied[..n].iter().any(|other| other.index == change.index) {
+        if found[place].is_some() {
             return Err(UsageError::EntryTwice { owner: owner() }.into());
         }
+        found[place] =
+            Some(u16::try_from(at).expect("no more entries than indexes, of which a record counts 65,535"));
+        expected = place + 1;
     }
-    Ok(())
+    Ok(found)
 }
 
 /// Determines which secondary entries must change, and checks that they may.
@@ -385,7 +398,7 @@ impl<'t> Plan<'t> {
         };
         let touch = Touch { space: tree.space().id(), key, change };
         let is_supplied = matches!(form, EntryForm::Supplied { .. });
-        let supplied = is_supplied.then(|| target.owner_of(secondary));
+        let supplied = is_supplied.then_some(secondary.name);
         self.planned.push(Planned { tree, touch, value, supplied, leaf });
         Ok(())
     }
@@ -423,7 +436,8 @@ fn check_unique(
                         lock_other_row(trx, target.clustered, row, mode)?;
                     }
                     let (owner, row) = (target.owner_of(secondary), row.into());
-                    return Err(SchemaError::DuplicateKey { owner, row }.into());
+                    let index = Some(secondary.number());
+                    return Err(SchemaError::DuplicateKey { owner, index, row }.into());
                 }
                 CurrentVersion::Final(_) => {}
             }

@@ -13,6 +13,7 @@ use super::{entry::EntryForm, extract::Extraction};
 use crate::{
     buffer::Durability,
     error::{Owner, Result},
+    ids::IndexNumber,
     store::Tree,
     sync::Arc,
     txn::undo::Stream,
@@ -25,12 +26,21 @@ pub struct Secondary<'a> {
     pub tree: &'a Tree,
     /// Whether two rows may not have the same index key.
     pub unique: bool,
+    /// Its place among those of the table.
+    pub place: usize,
     /// The name of the index, by which a call supplies its entries, and for messages.
     pub name: &'a str,
     /// How its entries come apart, and whether the caller supplies them.
     pub form: EntryForm,
     /// The extraction of its entries, if an extractor makes them.
     pub extraction: Option<Extraction<'a>>,
+}
+
+impl Secondary<'_> {
+    /// Returns the number of the index.
+    pub(super) fn number(&self) -> IndexNumber {
+        IndexNumber::new(self.tree.store().instance, self.tree.space().id(), self.place)
+    }
 }
 
 /// The index keys of a row, one after the other. Those of most rows take no memory of their own.
@@ -143,6 +153,10 @@ impl RowTarget<'_> {
     }
 
     pub(super) fn owner_of(&self, secondary: &Secondary<'_>) -> Owner {
-        Owner::Index { table: self.name.into(), index: secondary.name.into() }
+        self.owner_of_index(secondary.name)
+    }
+
+    pub(super) fn owner_of_index(&self, index: &str) -> Owner {
+        Owner::Index { table: self.name.into(), index: index.into() }
     }
 }

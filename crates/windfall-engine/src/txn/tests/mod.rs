@@ -236,8 +236,8 @@ impl Base {
     pub(super) fn secondaries(&self) -> [Secondary<'_>; 2] {
         let form = self.form;
         [
-            Secondary { tree: &self.unique, unique: true, name: NAMES[0], form, extraction: None },
-            Secondary { tree: &self.plain, unique: false, name: NAMES[1], form, extraction: None },
+            Secondary { tree: &self.unique, unique: true, place: 0, name: NAMES[0], form, extraction: None },
+            Secondary { tree: &self.plain, unique: false, place: 1, name: NAMES[1], form, extraction: None },
         ]
     }
 
@@ -463,7 +463,7 @@ fn with_entries<T>(
         let supplied = |side: usize| {
             both[n][side].as_ref().map(|(key, payload)| SuppliedEntry::new(key).payload(payload))
         };
-        SuppliedChange { index: NAMES[n], old: supplied(0), new: supplied(1) }
+        SuppliedChange::new(NAMES[n], supplied(0), supplied(1))
     });
     let mut edit = match new {
         None => Edit::delete(),

@@ -63,7 +63,11 @@ fn expect(rows: &Rows, key: &[u8], value: &[u8], mode: Mode) -> Result<Rows, Sch
     let there = rows.contains_key(key);
     match mode {
         Mode::Insert if there => {
-            return Err(SchemaError::DuplicateKey { owner: Owner::Table("table".into()), row: key.into() });
+            return Err(SchemaError::DuplicateKey {
+                owner: Owner::Table("table".into()),
+                index: None,
+                row: key.into(),
+            });
         }
         Mode::Update if !there => return Err(SchemaError::NoRow("table".into())),
         _ => {}
@@ -74,7 +78,7 @@ fn expect(rows: &Rows, key: &[u8], value: &[u8], mode: Mode) -> Result<Rows, Sch
         && let Some((other, _)) = rows.iter().find(|row| taken(*row))
     {
         let owner = Owner::Index { table: "table".into(), index: "unique".into() };
-        return Err(SchemaError::DuplicateKey { owner, row: other[..].into() });
+        return Err(SchemaError::DuplicateKey { owner, index: None, row: other[..].into() });
     }
     let mut after = rows.clone();
     after.insert(key.to_vec(), value.to_vec());
