@@ -14,7 +14,10 @@ mod statement;
 pub use options::{IndexOptions, TableOptions};
 
 use core::time::Duration;
-use std::path::Path;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
 
 use tracing::{debug, info};
 
@@ -25,8 +28,8 @@ use crate::{
     disk::Disk,
     engine::Engine,
     env::Env,
-    error::{Result, UsageError},
-    ids::{Lsn, TrxId},
+    error::{Owner, Result, UsageError},
+    ids::{Lsn, SpaceId, TrxId},
     interrupt::InterruptHandle,
     log::FlushLog,
     metrics::Metrics,
@@ -359,6 +362,29 @@ impl Database {
         self.engine.check_open()?;
         let named = self.engine.catalog.tables_with_prefix(prefix)?;
         Ok(named.into_iter().map(|(name, _)| name.to_string()).collect())
+    }
+
+    /// Returns the table, the index or the metadata that a tablespace belongs to: for lists of locks, which name it.
+    /// `None` for what was dropped, also by a truncation, and for temporary tables.
+    pub fn owner_of(&self, space: SpaceId) -> Option<Owner> {
+        self.owners_of(&[space]).pop().flatten()
+    }
+
+    /// As [`Database::owner_of`], for several tablespaces, in their order. All tables are looked at once, unless all of
+    /// these tablespaces were dropped.
+    pub fn owners_of(&self, spaces: &[SpaceId]) -> Vec<Option<Owner>> {
+        let pool = &self.engine.pool;
+        let is_live = |space: &&SpaceId| pool.space(**space).is_some_and(|space| !space.is_dropped());
+        let wanted: BTreeSet<SpaceId> = spaces.iter().filter(is_live).copied().collect();
+        let mut owners = BTreeMap::new();
+        if !wanted.is_empty() {
+            for (name, table) in self.engine.catalog.tables() {
+                table.with_schema(|schema| {
+                    owners.extend(schema.owners(&name).filter(|(space, _)| wanted.contains(space)));
+                });
+            }
+        }
+        spaces.iter().map(|space| owners.get(space).cloned()).collect()
     }
 
     fn infos(&self, named: Vec<(Arc<str>, Arc<CatalogTable>)>) -> Result<Vec<TableInfo>> {

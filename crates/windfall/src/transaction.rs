@@ -165,11 +165,11 @@ impl TransactionOptions {
     }
 
     /// Sets the priority among the members of a deadlock: the one with the lowest is the victim and rolls back; among
-    /// equals it is the one that has changed and locked the least. Default: 0. [`i32::MIN`] is that of a DDL statement
+    /// equals it is the one that has changed and locked the least. Default: 0. [`i64::MIN`] is that of a DDL statement
     /// which lets others pass while it waits, and means one more here. [`Transaction::set_deadlock_priority`] changes
     /// it.
     #[must_use]
-    pub fn deadlock_priority(mut self, priority: i32) -> Self {
+    pub fn deadlock_priority(mut self, priority: i64) -> Self {
         self.owner.deadlock_priority = priority.max(OwnerOptions::MIN_PRIORITY);
         self
     }
@@ -296,7 +296,7 @@ impl Transaction {
     ///
     /// # Errors
     /// The transaction is prepared or has ended, or a call of it is in progress.
-    pub fn set_deadlock_priority(&self, priority: i32) -> Result<()> {
+    pub fn set_deadlock_priority(&self, priority: i64) -> Result<()> {
         self.scope.change_owner(|owner| owner.deadlock_priority = priority.max(OwnerOptions::MIN_PRIORITY))
     }
 

@@ -10,7 +10,11 @@
 
 use smallvec::SmallVec;
 
-use super::{auto_increment::Counter, record::TableRecord, row_log::RowLog};
+use super::{
+    auto_increment::Counter,
+    record::{IndexRecord, TableRecord},
+    row_log::RowLog,
+};
 use crate::{
     error::{Error, Owner, Result},
     ids::{IndexNumber, SpaceId},
@@ -106,6 +110,17 @@ impl TableSchema {
     #[inline]
     pub fn noting(&self) -> Option<&RowLog> {
         self.row_log.as_deref().filter(|row_log| !row_log.has_ended())
+    }
+
+    /// Returns what each of its tablespaces belongs to, given the name of the table.
+    pub fn owners(&self, name: &Arc<str>) -> impl Iterator<Item = (SpaceId, Owner)> {
+        let of_index = |index: &IndexRecord| {
+            (index.space, Owner::Index { table: name.clone(), index: index.name.clone() })
+        };
+        let metadata = self.record.metadata.space().map(|space| (space, Owner::Metadata(name.clone())));
+        core::iter::once((self.record.clustered, Owner::Table(name.clone())))
+            .chain(self.record.indexes.iter().map(of_index))
+            .chain(metadata)
     }
 
     /// Returns all tablespaces, including those of trees being filled.

@@ -4,8 +4,8 @@
 use std::{thread, time::Duration};
 
 use windfall::{
-    Database, Error, Isolation, Result, TableOptions, TransactionOptions,
-    error::{Blockers, LockError, TransactionError},
+    Database, Error, IndexOptions, Isolation, Lock, Result, TableOptions, TransactionOptions,
+    error::{Blockers, LockError, Owner, TransactionError},
 };
 
 use super::{begin, calls, database};
@@ -94,14 +94,14 @@ fn lists_of_transactions_locks_and_waits_show_tags() {
 
 #[test]
 fn the_transaction_with_the_lowest_priority_is_the_deadlock_victim() {
-    const LOWEST: i32 = i32::MIN;
+    const LOWEST: i64 = i64::MIN;
     let cases = [
         (0, 0, false),
         (-1, 0, true),
         (0, 1, true),
         (1, 0, false),
-        (LOWEST, i32::MAX, true),
-        (i32::MAX, LOWEST, false),
+        (LOWEST, i64::MAX, true),
+        (i64::MAX, LOWEST, false),
         // The lowest one is that of a statement which waits in turns.
         (LOWEST, LOWEST + 1, false),
     ];
@@ -186,4 +186,45 @@ fn a_transaction_reports_whether_it_holds_locks() {
         waits.join().unwrap().unwrap();
     });
     assert!(!one.holds_locks().unwrap() && other.holds_locks().unwrap());
+}
+
+#[test]
+fn a_list_of_locks_names_the_objects() {
+    let db = database();
+    let indexed = |metadata: usize| {
+        let by_first = IndexOptions::on_value(0..1).unique();
+        TableOptions::default().index("i", by_first).metadata(vec![1; metadata])
+    };
+    let tables =
+        ["t", "u"].map(|name| db.create_table(name, indexed(if name == "t" { 9 } else { 9_000 })).unwrap());
+    let trx = begin(&db, Isolation::RepeatableRead);
+    for table in &tables {
+        trx.table(table).put(b"row", b"x").unwrap();
+        assert_eq!(trx.table(table).index("i").unwrap().range_for_update::<&[u8]>(..).unwrap().count(), 1);
+    }
+    let locks = db.locks().into_iter().map(|held| match held.lock {
+        Lock::Table(space, _) => space,
+        Lock::Row(row, _) => row.space,
+        Lock::Range(space, _) => space,
+        other @ Lock::Insert(_) => panic!("{other:?}"),
+    });
+    let spaces: std::collections::BTreeSet<_> = locks.collect();
+    let spaces: Vec<_> = spaces.into_iter().collect();
+    let owners = db.owners_of(&spaces);
+    let of = |table: &str, index: &str| {
+        let owner = |index: &str| Owner::Index { table: table.into(), index: index.into() };
+        if index.is_empty() { Owner::Table(table.into()) } else { owner(index) }
+    };
+    let all = [of("t", ""), of("t", "i"), of("u", ""), of("u", "i")];
+    assert!(all.iter().all(|owner| owners.contains(&Some(owner.clone()))), "{owners:?}");
+    assert!(owners.iter().all(Option::is_some), "{owners:?}");
+    trx.rollback().unwrap();
+    let place = |owner: &Owner| owners.iter().position(|found| found.as_ref() == Some(owner)).unwrap();
+    let (rows, index) = (spaces[place(&of("t", ""))], spaces[place(&of("t", "i"))]);
+    db.rename_table("t", "v").unwrap();
+    assert_eq!(db.owner_of(index), Some(of("v", "i")));
+    db.drop_index("v", "i").unwrap();
+    assert_eq!((db.owner_of(rows), db.owner_of(index)), (Some(of("v", "")), None));
+    db.truncate_table("v").unwrap();
+    assert_eq!(db.owners_of(&[rows, index, rows]), [None, None, None]);
 }

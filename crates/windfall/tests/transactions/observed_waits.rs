@@ -136,7 +136,7 @@ impl Replica {
         loop {
             self.state.lock().unwrap().killed[number as usize] = false;
             self.kills[number as usize].clear();
-            let priority = -(number as i32);
+            let priority = -number.cast_signed();
             let options = tagged(number).ordering_group(1).deadlock_priority(priority);
             let trx = db.with_interrupt(&self.kills[number as usize]).begin(options);
             let done = changes(&trx);
@@ -435,7 +435,7 @@ fn gap_locks_do_not_block_an_ordering_group() {
 /// The priority of a transaction may be changed until the cycle is closed.
 #[test]
 fn the_deadlock_priority_can_be_changed() {
-    for (of_one, one_is_victim) in [(i32::MIN, true), (-1, true), (1, false)] {
+    for (of_one, one_is_victim) in [(i64::MIN, true), (-1, true), (1, false)] {
         let (db, _) = observed();
         let table = db.create_table("t", TableOptions::default()).unwrap();
         let (one, other) = (db.begin(tagged(1).deadlock_priority(5)), db.begin(tagged(2)));
@@ -459,7 +459,7 @@ fn the_deadlock_priority_can_be_changed() {
             assert_eq!((is_victim(waits.join().unwrap()), closes), (one_is_victim, !one_is_victim));
         });
         let member = db.last_deadlock().unwrap().cycle.into_iter().find(|member| member.tag == 1).unwrap();
-        assert_eq!(member.deadlock_priority, of_one.max(i32::MIN + 1), "the lowest is that of statements");
+        assert_eq!(member.deadlock_priority, of_one.max(i64::MIN + 1), "the lowest is that of statements");
         let after = if one_is_victim { &one } else { &other }.set_deadlock_priority(0);
         assert!(matches!(after, Err(Error::Transaction(TransactionError::RolledBack(_)))), "{after:?}");
     }

@@ -46,7 +46,7 @@ impl WaitStep<'_> {
                 cycle.iter().all(|trx| self.waits.all.get(trx).is_some_and(Wait::is_open)),
                 "every member of a cycle waits"
             );
-            let weights: BTreeMap<TrxId, (i32, u64)> = cycle
+            let weights: BTreeMap<TrxId, (i64, u64)> = cycle
                 .iter()
                 .filter_map(|trx| {
                     let owner = &self.waits.all.get(trx)?.owner;
@@ -110,7 +110,7 @@ impl WaitStep<'_> {
     }
 
     /// Reports what each transaction on a cycle waited for and held.
-    fn describe(&self, cycle: &[TrxId], weights: &BTreeMap<TrxId, (i32, u64)>) -> Deadlock {
+    fn describe(&self, cycle: &[TrxId], weights: &BTreeMap<TrxId, (i64, u64)>) -> Deadlock {
         let waits: Vec<(TrxId, &Wait)> =
             cycle.iter().filter_map(|trx| Some((*trx, self.waits.all.get(trx)?))).collect();
         let blocked = |n: usize, (trx, wait): (TrxId, &Wait)| {

@@ -22,7 +22,7 @@ use crate::{
     sync::{
         Arc, Event, Mutex, Rank, Wake,
         atomic::{
-            AtomicBool, AtomicU32, AtomicU64, AtomicUsize,
+            AtomicBool, AtomicU64, AtomicUsize,
             Ordering::{Relaxed, SeqCst},
         },
         thread,
@@ -56,16 +56,16 @@ pub struct OwnerOptions {
     /// The number by which the user finds the transaction in lists; 0 for none.
     pub tag: u64,
     /// The member of a deadlock with the lowest priority is the victim.
-    pub deadlock_priority: i32,
+    pub deadlock_priority: i64,
     /// The range locks of transactions with the same number do not block each other's inserts; 0 for none.
     pub ordering_group: u64,
 }
 
 impl OwnerOptions {
     /// The options of an owner that is the victim of every deadlock that it is part of.
-    pub(crate) const VICTIM: Self = Self { tag: 0, deadlock_priority: i32::MIN, ordering_group: 0 };
+    pub(crate) const VICTIM: Self = Self { tag: 0, deadlock_priority: i64::MIN, ordering_group: 0 };
     /// The lowest priority of a transaction.
-    pub const MIN_PRIORITY: i32 = i32::MIN + 1;
+    pub const MIN_PRIORITY: i64 = i64::MIN + 1;
 }
 
 /// The transaction for which a request to insert is checked.
@@ -101,8 +101,8 @@ pub struct LockOwner {
     id: TrxId,
     /// The tag of its transaction; 0 for none.
     tag: AtomicU64,
-    /// An `i32`.
-    deadlock_priority: AtomicU32,
+    /// An `i64`.
+    deadlock_priority: AtomicU64,
     ordering_group: u64,
     /// Rows changed.
     changed: AtomicU64,
@@ -131,7 +131,7 @@ impl LockOwner {
         Self {
             id,
             tag: AtomicU64::new(tag),
-            deadlock_priority: AtomicU32::new(deadlock_priority.cast_unsigned()),
+            deadlock_priority: AtomicU64::new(deadlock_priority.cast_unsigned()),
             ordering_group,
             changed: AtomicU64::new(0),
             thread: AtomicUsize::new(NO_THREAD),
@@ -273,7 +273,7 @@ impl LockOwner {
     }
 
     /// Returns its priority among the members of a deadlock.
-    pub(super) fn deadlock_priority(&self) -> i32 {
+    pub(super) fn deadlock_priority(&self) -> i64 {
         self.deadlock_priority.load(Relaxed).cast_signed()
     }
 

@@ -236,7 +236,7 @@ pub struct DeadlockMember {
     /// The number of rows that it had changed and of locks that it held.
     pub weight: u64,
     /// Its priority: the victim has the lowest one of the cycle.
-    pub deadlock_priority: i32,
+    pub deadlock_priority: i64,
 }
 
 impl Deadlock {

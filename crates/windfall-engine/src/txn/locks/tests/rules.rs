@@ -135,7 +135,7 @@ fn the_lightest_transaction_of_a_deadlock_is_the_victim() {
 #[test]
 fn of_the_lowest_priority_the_lightest_is_the_victim() {
     let weights = [5, 1, 3];
-    for priorities in [[0, 0, 0], [-1, 0, 0], [0, 0, -1], [1, 2, 2], [-7, 3, -7], [i32::MIN, i32::MAX, 0]] {
+    for priorities in [[0, 0, 0], [-1, 0, 0], [0, 0, -1], [1, 2, 2], [-7, 3, -7], [i64::MIN, i64::MAX, 0]] {
         for root in 0..3 {
             let desk = TestLocks::new();
             let all = desk.lock_owners_with(priorities);
