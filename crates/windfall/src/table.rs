@@ -86,12 +86,6 @@ impl Table {
         Self { undo: Some(undo), ..Self::new(engine, name, table) }
     }
 
-    /// Returns a handle of the same table for calls of another kind.
-    pub(crate) fn with_access<A>(&self, access: A) -> Table<A> {
-        let Self { engine, name, inner, undo, access: AutoCommit, fields } = self.clone();
-        Table { engine, name, inner, undo, access, fields }
-    }
-
     /// Turns the adaptive hash index of this table's trees on or off, and that of trees that it gets later.
     pub fn set_hash_index(&self, on: bool) {
         self.inner.set_hash_index(on);
@@ -112,6 +106,12 @@ impl Table {
 }
 
 impl<A: Access> Table<A> {
+    /// Returns a handle of the same table for calls of another kind.
+    pub(crate) fn with_access<B>(&self, access: B) -> Table<B> {
+        let Self { engine, name, inner, undo, access: _, fields } = self.clone();
+        Table { engine, name, inner, undo, access, fields }
+    }
+
     /// Returns the name that the table had when this handle was made.
     pub fn name(&self) -> &str {
         &self.name

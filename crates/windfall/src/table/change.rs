@@ -3,20 +3,24 @@
 //! **Purpose.** Inserts, updates and deletes, in the transaction of a handle or in one of their own.
 //!
 //! **Invariants.** A change is atomic over all trees of the table (test:
-//! `a_failed_call_rolls_back_only_its_own_changes`), and when it returns it is as durable as
-//! `flush_log_at_trx_commit` says (test: `acknowledged_changes_survive_kills`).
+//! `a_failed_call_rolls_back_only_its_own_changes`), also one of the row's key (tests:
+//! `a_row_gets_another_key_and_keeps_its_unique_index_keys`, `a_change_of_a_key_crashes_at_every_operation`). When it
+//! returns it is as durable as `flush_log_at_trx_commit` says (test: `acknowledged_changes_survive_kills`).
 
 use std::io::Read;
 
+use smallvec::SmallVec;
+
 use super::Table;
 #[cfg(doc)]
-use crate::error::{SchemaError, TransactionError, UsageError};
+use crate::error::{TransactionError, UsageError};
 use crate::{
     buffer::Durability,
     catalog::{Secondaries, TableSchema},
-    error::Result,
+    error::{Error, LockError, Result, SchemaError},
     scope::{Inner, RowCall, Scope},
-    tx_table::Access,
+    transaction::{Isolation, Transaction, TransactionOptions},
+    tx_table::{Access, InTransaction},
     txn::{
         Edit, Mode, RowTarget, Stop, SuppliedChange, Trx, Value, Watch,
         locks::{LockTimeout, TableMode, WholeTable as _},
@@ -123,6 +127,61 @@ impl<A: Access> Table<A> {
     /// As [`Table::delete`] and [`Table::update_with`].
     pub fn delete_with(&self, key: &[u8], entries: &[SuppliedChange<'_>]) -> Result<bool> {
         self.change(key, Edit::delete().with_entries(entries))
+    }
+
+    /// Gives a row another key, and replaces its value and its entries in the indexes of which the caller supplies them:
+    /// each of these indexes must be named, with the entry before and after. It is a deletion and an insertion as one
+    /// step: both take effect or none, and a rollback or a read view has both or none. Index keys that the row keeps
+    /// are no duplicates, also in unique indexes. With two equal keys it is [`Table::update_with`].
+    ///
+    /// The locks are those of the two: in a transaction both keys stay locked, exclusively, until it ends, also if the
+    /// call is refused after it has locked one. Outside of a transaction the call is one of its own at
+    /// [`Isolation::ReadCommitted`], which starts again after a deadlock.
+    ///
+    /// # Errors
+    /// [`SchemaError::NoRow`] if no row has the old key; [`SchemaError::DuplicateKey`] if a row has the new one; as
+    /// [`Table::delete_with`] and [`Table::insert_with`]. The table is then unchanged.
+    pub fn change_key_with(
+        &self,
+        old_key: &[u8],
+        new_key: &[u8],
+        value: &[u8],
+        entries: &[SuppliedChange<'_>],
+    ) -> Result<()> {
+        if old_key == new_key {
+            return self.update_with(new_key, value, entries);
+        }
+        if let Some(transaction) = self.access.transaction() {
+            return transaction.atomically(|| self.move_row(old_key, new_key, value, entries));
+        }
+        loop {
+            let options = TransactionOptions::default().isolation(Isolation::ReadCommitted);
+            let transaction = Transaction::begin(self.engine.clone(), options, None);
+            let within = self.with_access(InTransaction::new(&transaction));
+            match within.move_row(old_key, new_key, value, entries) {
+                Ok(()) => return transaction.commit().map(drop),
+                Err(Error::Lock(LockError::Deadlock(_))) => {}
+                refused => return refused,
+            }
+        }
+    }
+
+    /// Deletes a row and inserts it again with another key. If it fails, the deletion may be made already.
+    fn move_row(
+        &self,
+        old_key: &[u8],
+        new_key: &[u8],
+        value: &[u8],
+        entries: &[SuppliedChange<'_>],
+    ) -> Result<()> {
+        type Entries<'e> = SmallVec<[SuppliedChange<'e>; 8]>;
+        let before: Entries<'_> =
+            entries.iter().map(|entry| SuppliedChange { new: None, ..*entry }).collect();
+        let after: Entries<'_> = entries.iter().map(|entry| SuppliedChange { old: None, ..*entry }).collect();
+        if !self.delete_with(old_key, &before)? {
+            return Err(SchemaError::NoRow(self.name.clone()).into());
+        }
+        self.insert_with(new_key, value, &after)
     }
 
     /// Inserts a row with a value of `length` bytes that is read from `source` piece by piece, so that it is never in

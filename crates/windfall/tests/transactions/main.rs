@@ -5,6 +5,7 @@
 mod background;
 mod batches;
 mod calls;
+mod change_key;
 #[path = "../changed_env/mod.rs"]
 mod changed_env;
 mod conditions;
