@@ -70,19 +70,23 @@ pub fn field(value: &[u8], number: usize) -> Option<&[u8]> {
     fields.get(start..end(value, number)?)
 }
 
-/// A set of fields of a row, by their numbers from zero.
+/// A set of fields of a row, by their numbers from zero, and how much of the row is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct FieldSet(u64);
+pub struct FieldSet {
+    fields: u64,
+    /// The number of bytes that are read of a value with pages of its own; `u32::MAX` is all.
+    most: u32,
+}
 
 impl FieldSet {
     /// No field.
-    pub const NONE: Self = Self(0);
+    pub const NONE: Self = Self { fields: 0, most: u32::MAX };
     /// All fields.
-    pub const ALL: Self = Self(u64::MAX);
+    pub const ALL: Self = Self { fields: u64::MAX, most: u32::MAX };
 
     /// Returns the set of the first fields.
     pub const fn first(count: usize) -> Self {
-        if count < 64 { Self((1 << count) - 1) } else { Self::ALL }
+        if count < 64 { Self { fields: (1 << count) - 1, ..Self::ALL } } else { Self::ALL }
     }
 
     /// Returns the set with a field more.
@@ -92,18 +96,32 @@ impl FieldSet {
     #[must_use]
     pub const fn with(self, number: usize) -> Self {
         assert!(number < 64, "a set of fields has no field of such a number");
-        Self(self.0 | 1 << number)
+        Self { fields: self.fields | 1 << number, ..self }
     }
 
     /// Returns the set with a field less.
     #[must_use]
     pub const fn without(self, number: usize) -> Self {
-        if number < 64 { Self(self.0 & !(1 << number)) } else { self }
+        if number < 64 { Self { fields: self.fields & !(1 << number), ..self } } else { self }
     }
 
     /// Returns whether the field is in the set.
     pub const fn contains(self, number: usize) -> bool {
-        number < 64 && self.0 & 1 << number != 0
+        number < 64 && self.fields & 1 << number != 0
+    }
+
+    /// Returns the same set, of which only the first `bytes` bytes are needed: the value of a row that has pages of its
+    /// own is read up to there, whether it was written field by field or not, and is cut off. A shorter one, and one
+    /// that has no pages of its own, is read whole. A field that is cut off does not exist for [`field`].
+    #[must_use]
+    pub const fn cut_at(self, bytes: u32) -> Self {
+        Self { most: bytes, ..self }
+    }
+
+    /// Returns the number of bytes that are needed, if not all of them are.
+    #[doc(hidden)]
+    pub const fn needed(self) -> Option<usize> {
+        if self.most == u32::MAX { None } else { Some(self.most as usize) }
     }
 }
 

@@ -320,6 +320,48 @@ fn a_kept_field_is_neither_read_nor_written() -> Result<()> {
 }
 
 #[test]
+fn the_first_bytes_of_a_long_value_are_read_alone() -> Result<()> {
+    let disk = SimulatedDisk::new(1);
+    let (db, _env) = open(&disk, 1024)?;
+    let table = db.create_table("t", TableOptions::default().index("i", IndexOptions::on_value(0..1)))?;
+    let long: Vec<u8> = (0..1 << 20).map(|n: u32| (n % 251) as u8).collect();
+    table.insert(b"long", &long)?;
+    table.insert(b"short", &long[..100])?;
+    let fields = [&b"0"[..], &long, b"short"];
+    table.insert_fields(b"row", &fields, &[])?;
+    let (encoded, frames) = (row::encode(&fields), || work::so_far().of(Work::Frame));
+    let trx = db.begin(TransactionOptions::default().isolation(Isolation::RepeatableRead));
+    assert!(trx.table(&table).contains(b"long")?);
+    table.update(b"long", b"changed since")?;
+    for bytes in [0, 1, 100, 4_000, 10_000, 1 << 20, 2 << 20] {
+        let first = |value: &[u8]| value[..value.len().min(bytes as usize)].to_vec();
+        let start = table.select_fields(FieldSet::ALL.cut_at(bytes));
+        let (mut value, mut values) = (Vec::new(), Values::default());
+        let within = trx.table(&start);
+        for (key, whole) in [(&b"long"[..], &long), (b"row", &encoded)] {
+            let before = frames();
+            assert!(within.get_into(key, &mut value)?);
+            let touched = frames() - before;
+            assert!(touched <= 12 + u64::from(bytes) / 3_500, "{bytes} bytes with {touched} frames");
+            assert!(value == first(whole), "the first {bytes} bytes of {key:?}");
+        }
+        assert_eq!(within.get(b"short")?.as_deref(), Some(&long[..100]), "a short value is whole");
+        let before = frames();
+        let mut cursor = within.cursor()?;
+        assert!(cursor.next()? && cursor.value() == Some(&first(&long)[..]));
+        assert!(cursor.next()? && cursor.value() == Some(&first(&encoded)[..]));
+        within.get_many(&[&b"long"[..], b"row"], &mut values)?;
+        assert!(values.iter().eq([Some(&first(&long)[..]), Some(&first(&encoded)[..])]));
+        assert!(frames() - before <= 50 + u64::from(bytes) / 800, "a scan with {} frames", frames() - before);
+        assert!(within.get_for_share(b"row")? == Some(first(&encoded)), "a locking read");
+    }
+    let mut whole = Vec::new();
+    trx.table(&table.select_fields(FieldSet::ALL.cut_at(9))).read_stream(b"long", &mut whole)?;
+    assert!(whole == long, "a stream is whole");
+    Ok(())
+}
+
+#[test]
 fn rows_of_fields_are_loaded() -> Result<()> {
     for sorted in [true, false] {
         let (disk, chance) = (SimulatedDisk::new(1), SimulatedEnv::new(3));

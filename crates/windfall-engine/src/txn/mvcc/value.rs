@@ -126,7 +126,8 @@ fn stored_elsewhere(
 }
 
 /// Replaces the stored value of an entry by the row's value, or by the first `window` bytes of that: of fields, by the
-/// [encoded](row) row that has the selected ones, and no bytes in the others. After an error `out` has the stored value
+/// [encoded](row) row that has the selected ones, and no bytes in the others. Nor are more bytes read than the set
+/// needs. After an error `out` has the stored value
 /// again.
 ///
 /// # Errors
@@ -138,6 +139,7 @@ pub(in crate::txn) fn follow(
     window: Option<usize>,
     out: &mut Vec<u8>,
 ) -> Result<()> {
+    let window = [window, fields.needed()].into_iter().flatten().min();
     if header.has_fields() {
         return follow_fields(tree, fields, window, out);
     }
