@@ -44,7 +44,7 @@ use crate::{
     },
 };
 
-pub(crate) use batch::is_full;
+pub(crate) use batch::{Sink, check_rows, is_full};
 pub(crate) use filter::Wanted;
 pub(crate) use locking::intention;
 use semi_consistent::LockedRows;

@@ -5,8 +5,9 @@ mod common;
 
 use common::{key, new_database};
 use windfall::{
-    Batch, CountingAllocator, FlushLog, IndexBatch, IndexOptions, LoadOptions, OneRow, Options, Result, Seek,
-    SuppliedChange, SuppliedEntry, TableLoad, TableOptions, TransactionOptions, Values, row::FieldSet,
+    Batch, Condition, CountingAllocator, FlushLog, IndexBatch, IndexEntry, IndexOptions, LoadOptions, OneRow,
+    Options, Result, Seek, SuppliedChange, SuppliedEntry, TableLoad, TableOptions, TransactionOptions, Values,
+    row::FieldSet,
 };
 use windfall_base::sync::work::{self, Work};
 
@@ -114,6 +115,19 @@ fn reads_allocate_nothing_after_a_warm_up() -> Result<()> {
             while cursor.next_batch(&mut batch)? > 0 {
                 assert!(batch.iter().all(|row| row.index_key == row.key));
             }
+            Ok(())
+        })?;
+        let even = |entry: IndexEntry<'_>| match entry.key[3] % 2 {
+            0 => Condition::Holds,
+            _ => Condition::Fails,
+        };
+        allocates_at_most(2, "small batches under a condition", || {
+            assert!(cursor.seek(Seek::AtLeast(&key(0)))?);
+            let mut rows = 1;
+            while cursor.next_batch_where(&mut batch, 4, even)? > 0 {
+                rows += batch.len();
+            }
+            assert_eq!(rows, ROWS as usize / 2);
             Ok(())
         })?;
         allocates_at_most(2, what, || {

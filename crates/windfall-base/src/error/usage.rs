@@ -196,6 +196,14 @@ pub enum UsageError {
         /// The index.
         index: Arc<str>,
     },
+    /// A number of rows that no batch has.
+    #[error("a batch of {rows} rows was asked for: a batch has at least 1 row, and at most {most}")]
+    BatchRows {
+        /// The number that was asked for.
+        rows: usize,
+        /// The most rows of a batch.
+        most: usize,
+    },
     /// Bytes that are no composite key.
     #[error(
         "{key} is no composite key: at byte {at} {what}; only keys that CompositeKey has made have parts"

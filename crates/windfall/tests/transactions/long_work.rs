@@ -3,8 +3,8 @@
 use std::iter;
 
 use windfall::{
-    Condition, Database, Error, IndexCursor, IndexOptions, InterruptHandle, Isolation, Result, Seek, Table,
-    TableOptions, Transaction, TransactionOptions, TxTable, Values, error::LockError,
+    Condition, Database, Error, IndexBatch, IndexCursor, IndexOptions, InterruptHandle, Isolation, Result,
+    Seek, Table, TableOptions, Transaction, TransactionOptions, TxTable, Values, error::LockError,
 };
 
 use super::{begin, calls, database};
@@ -150,10 +150,13 @@ fn an_interrupt_ends_a_move_over_entries_that_are_not_wanted() {
     let trx = begin(&db, Isolation::ReadCommitted);
     let (handle, within) = (trx.interrupt_handle(), trx.table(&table));
     for (name, open) in cursors {
-        for up in [true, false] {
+        for (up, in_batch) in [(true, false), (false, false), (true, true), (false, true)] {
             for withdraws in [false, true] {
                 let (mut cursor, mut evaluated) = (open(&within).unwrap(), 0);
-                let condition = |_: windfall::IndexEntry<'_>| {
+                let mut batch = IndexBatch::default();
+                // A batch has one row, and searches the others for a second one.
+                let wanted = in_batch.then(|| key(if up { 0 } else { MANY - 1 }));
+                let condition = |entry: windfall::IndexEntry<'_>| {
                     evaluated += 1;
                     if evaluated == 100 {
                         handle.interrupt();
@@ -161,12 +164,19 @@ fn an_interrupt_ends_a_move_over_entries_that_are_not_wanted() {
                             handle.clear();
                         }
                     }
-                    Condition::Fails
+                    let holds = wanted.as_ref().is_some_and(|wanted| entry.index_key == wanted);
+                    if holds { Condition::Holds } else { Condition::Fails }
                 };
-                let to = if up { Seek::First } else { Seek::Last };
-                let done = cursor.seek_where(to, condition);
+                let done = match (up, in_batch) {
+                    (true, false) => cursor.seek_where(Seek::First, condition),
+                    (false, false) => cursor.seek_where(Seek::Last, condition),
+                    (true, true) => cursor.next_batch_where(&mut batch, 2, condition).map(|rows| rows != 1),
+                    (false, true) => cursor.prev_batch_where(&mut batch, 2, condition).map(|rows| rows != 1),
+                };
+                assert_eq!(batch.len(), usize::from(in_batch && withdraws), "{name}");
                 if withdraws {
-                    assert!(!done.unwrap() && evaluated == MANY, "{name}");
+                    // A locked row is evaluated before and after.
+                    assert!(!done.unwrap() && (MANY..=MANY + 1).contains(&evaluated), "{name}");
                 } else {
                     assert!(is_interrupted(&done), "{name}: {done:?}");
                     assert!((100..2000).contains(&evaluated), "{name}: {evaluated} entries");
