@@ -11,6 +11,7 @@
 
 use crate::{
     error::Result,
+    get_one::TakenLock,
     scope::{Inner, RowLock, Scope},
     sync::LongWork,
     table::Table,
@@ -29,6 +30,19 @@ pub struct Values {
     order: Vec<usize>,
     /// The value that is being read.
     value: Vec<u8>,
+    locks: Vec<PlacedLock>,
+    /// For each key the place in `locks` of the lock on its row, if it may be released.
+    lock_places: Vec<Option<usize>>,
+}
+
+/// A lock that a locking read has taken and may release.
+#[derive(Debug)]
+struct PlacedLock {
+    lock: TakenLock,
+    /// The place of the row's key in `bytes`.
+    key: (usize, usize),
+    /// The number of keys for which the program may want the row.
+    wanted: usize,
 }
 
 impl Values {
@@ -56,16 +70,26 @@ impl Values {
     fn clear(&mut self) {
         self.bytes.clear();
         self.places.clear();
+        self.locks.clear();
+        self.lock_places.clear();
     }
 
-    /// Reads the values of these keys in their order, each by `read`, which returns whether there is a row. Returns the
-    /// number of rows.
+    /// Gives up the row of the key at this place. Returns the lock on it and its key once it was given up for all keys.
+    fn give_up(&mut self, place: usize) -> Option<(TakenLock, &[u8])> {
+        let PlacedLock { lock, key, wanted } =
+            &mut self.locks[self.lock_places.get_mut(place).and_then(Option::take)?];
+        *wanted -= 1;
+        (*wanted == 0).then(|| (*lock, &self.bytes[key.0..key.1]))
+    }
+
+    /// Reads the values of these keys in their order, each by `read`, which returns whether there is a row, and the
+    /// lock that it has taken. Returns the number of rows.
     fn read<K: AsRef<[u8]>>(
         &mut self,
         keys: &[K],
-        mut read: impl FnMut(&[u8], &mut Vec<u8>) -> Result<bool>,
+        mut read: impl FnMut(&[u8], &mut Vec<u8>) -> Result<(bool, Option<TakenLock>)>,
     ) -> Result<usize> {
-        let Self { bytes, places, order, value } = self;
+        let Self { bytes, places, order, value, locks, lock_places } = self;
         places.resize(keys.len(), None);
         order.clear();
         order.extend(0..keys.len());
@@ -73,10 +97,26 @@ impl Values {
         let (mut rows, mut work) = (0, LongWork::default());
         for place in order {
             work.step()?;
-            if read(keys[*place].as_ref(), value)? {
-                places[*place] = Some((bytes.len(), bytes.len() + value.len()));
-                bytes.extend_from_slice(value);
-                rows += 1;
+            let key = keys[*place].as_ref();
+            let (is_there, taken) = read(key, value)?;
+            if !is_there {
+                continue;
+            }
+            places[*place] = Some((bytes.len(), bytes.len() + value.len()));
+            bytes.extend_from_slice(value);
+            rows += 1;
+            if let Some(lock) = taken {
+                let key = (bytes.len(), bytes.len() + key.len());
+                bytes.extend_from_slice(keys[*place].as_ref());
+                locks.push(PlacedLock { lock, key, wanted: 0 });
+            }
+            // Equal keys follow each other, and the first one has the lock.
+            if let Some(last) = locks.last_mut()
+                && bytes[last.key.0..last.key.1] == *key
+            {
+                last.wanted += 1;
+                lock_places.resize(keys.len(), None);
+                lock_places[*place] = Some(locks.len() - 1);
             }
         }
         debug_assert!(
@@ -163,8 +203,7 @@ impl<A: Access> Table<A> {
             return self.read_many_in(keys, Visibility::Newest, values);
         }
         if let Some(lock) = lock.or_else(|| scope.plain_read_lock().map(RowLock::from)) {
-            return values
-                .read(keys, |key, value| self.get_locked(scope, inner, key, lock, Some(self.fields), value));
+            return values.read(keys, |key, value| self.read_and_note(scope, inner, key, lock, value));
         }
         match scope.view_of_plain_read(inner) {
             Some(view) => self.read_many_in(keys, Visibility::View(&view, inner.own()), values),
@@ -181,14 +220,16 @@ impl<A: Access> Table<A> {
         let (call, versions) = (self.inner.enter()?, self.engine.transactions.versions());
         visibility.check_known(call.clustered.space().created_at(), || self.owner())?;
         values.read(keys, |key, value| {
-            versions.get_in(&call.clustered, key, visibility, Some(self.fields), value)
+            let is_there = versions.get_in(&call.clustered, key, visibility, Some(self.fields), value)?;
+            Ok((is_there, None))
         })
     }
 }
 
 impl TxTable<'_> {
     /// Reads and locks the rows with these keys (shared), in the order of their keys, each as
-    /// [`TxTable::get_for_share`] does. Returns the number of rows that there are.
+    /// [`TxTable::get_for_share`] does. Returns the number of rows that there are. [`TxTable::unlock_row_of`] releases
+    /// the lock on one of them.
     ///
     /// # Errors
     /// As [`TxTable::get_for_share`]. There are no values then, and the rows that were locked before stay locked.
@@ -202,6 +243,19 @@ impl TxTable<'_> {
     /// As [`TxTable::get_many_for_share`].
     pub fn get_many_for_update<K: AsRef<[u8]>>(&self, keys: &[K], values: &mut Values) -> Result<usize> {
         self.get_many_for(keys, RowMode::Exclusive, values)
+    }
+
+    /// Releases the lock on the row with the key at this place of `values`, which a locking read of this transaction
+    /// has read, as [`TxTable::unlock_row`] does. Returns whether it was released. A row whose key was passed several
+    /// times stays locked until this was called for the place of each of them.
+    ///
+    /// # Errors
+    /// As [`TxTable::unlock_row`].
+    pub fn unlock_row_of(&self, values: &mut Values, place: usize) -> Result<bool> {
+        match values.give_up(place) {
+            Some((lock, key)) => self.release(lock, key),
+            None => Ok(false),
+        }
     }
 
     fn get_many_for<K: AsRef<[u8]>>(&self, keys: &[K], mode: RowMode, values: &mut Values) -> Result<usize> {

@@ -128,6 +128,7 @@ mod fields;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
 mod get_many;
+mod get_one;
 mod index;
 mod interrupt;
 mod load;

@@ -12,6 +12,7 @@ use core::ops::RangeBounds;
 use crate::{
     cursor::{Cursor, Reader, may_read_committed},
     error::Result,
+    get_one::{HeldBefore, TakenLock},
     index::{Index, IndexCursor, IndexRange},
     range::{Bounds, Range},
     scope::{RowLock, Scope, TableKind},
@@ -278,7 +279,7 @@ impl TxTable<'_> {
 
     /// Reads and locks a row (shared): returns its newest value, and no other transaction can change the row before
     /// this one has ended. Waits until a transaction that is changing it has ended. At levels that lock gaps, a missing
-    /// row stays missing.
+    /// row stays missing. [`TxTable::get_one_for_share`] reads and locks it so that the lock can be released earlier.
     ///
     /// # Errors
     /// The transaction is read-only and the table is not temporary; the lock is not granted
@@ -327,25 +328,35 @@ impl TxTable<'_> {
         key: &[u8],
         value: &mut Vec<u8>,
     ) -> Result<SemiConsistentRead> {
+        self.read_semi_consistent(key, value).map(|(read, _)| read)
+    }
+
+    /// As [`TxTable::get_for_update_semi_consistent`]. Returns the lock, too, if it may be released.
+    pub(crate) fn read_semi_consistent(
+        &self,
+        key: &[u8],
+        value: &mut Vec<u8>,
+    ) -> Result<(SemiConsistentRead, Option<TakenLock>)> {
         self.engine.check_open()?;
         let scope = self.holder()?;
         let lock = self.lock(RowMode::Exclusive);
         let reads_committed = may_read_committed(scope, lock) && !self.is_temporary();
+        let mut before = HeldBefore::a_read(scope, lock, self.is_temporary());
         let mut call = scope.begin_call()?;
         let row_call = scope.row_call(&mut call.inner, self.kind(), lock.lock_timeout(scope));
-        let read =
-            row_call.run(|call| match self.try_get_locked(call, key, lock, Some(self.fields), value) {
-                Err(Stop::Blocked(_)) if reads_committed => {
-                    let own = call.attempt()?.id();
-                    let (entered, versions) = (self.inner.enter()?, self.engine.transactions.versions());
-                    let is_there =
-                        versions.get_committed(&entered.clustered, key, own, Some(self.fields), value)?;
-                    Ok(Some(SemiConsistentRead::of(is_there, SemiConsistentRead::Committed)))
-                }
-                read => read.map(|read| {
-                    read.map(|is_there| SemiConsistentRead::of(is_there, SemiConsistentRead::Locked))
-                }),
-            });
+        let read = row_call.run(|call| match self.try_get_and_note(call, key, lock, value, &mut before) {
+            Err(Stop::Blocked(_)) if reads_committed => {
+                let own = call.attempt()?.id();
+                let (entered, versions) = (self.inner.enter()?, self.engine.transactions.versions());
+                let is_there =
+                    versions.get_committed(&entered.clustered, key, own, Some(self.fields), value)?;
+                Ok(Some(SemiConsistentRead::of(is_there, SemiConsistentRead::Committed)))
+            }
+            read => read.map(|read| {
+                read.map(|is_there| SemiConsistentRead::of(is_there, SemiConsistentRead::Locked))
+            }),
+        });
+        let read = read.map(|read| (read, before.taken(&call.inner)));
         call.finish(read).map_err(|error| self.with_owner(error))
     }
 
@@ -410,7 +421,7 @@ impl TxTable<'_> {
     }
 
     /// Returns the transaction that will own the locks.
-    fn holder(&self) -> Result<&Arc<Scope>> {
+    pub(crate) fn holder(&self) -> Result<&Arc<Scope>> {
         let scope = self.checked(&self.access.transaction.scope)?;
         self.check_may_change(scope)?;
         Ok(scope)

@@ -24,6 +24,7 @@ use crate::{
     catalog::TableSchema,
     cursor::{intention, split},
     error::{Error, Result, TransactionError},
+    get_one::{HeldBefore, TakenLock},
     ids::TrxId,
     page::EntryHeader,
     scope::{Inner, RowCall, RowLock, Scope},
@@ -38,7 +39,8 @@ use crate::{
     },
 };
 
-/// A row that was read by its index key ([`Index::get_one`]). Used again, it keeps its memory.
+/// A row that was read by its index key ([`Index::get_one`]), or locked by its key
+/// ([`TxTable::get_one_for_share`](crate::TxTable::get_one_for_share)). Used again, it keeps its memory.
 #[derive(Debug, Default)]
 pub struct OneRow {
     /// The first bytes of the entries with the index key.
@@ -51,6 +53,32 @@ pub struct OneRow {
     row: Vec<u8>,
     /// The index key, if the entry has it in another form.
     unescaped: Vec<u8>,
+    /// The lock that the read has taken, if it may be released.
+    lock: Option<TakenLock>,
+    /// The key of the row that is locked.
+    locked: Vec<u8>,
+}
+
+impl OneRow {
+    /// Forgets the lock of the read before. Returns the buffer of the value, and the place of the lock.
+    pub(crate) fn begin_locking(&mut self) -> (&mut Vec<u8>, &mut Option<TakenLock>) {
+        self.lock = None;
+        (&mut self.row, &mut self.lock)
+    }
+
+    /// Keeps the key of the row, if its lock may be released. Returns the value.
+    pub(crate) fn note_locked_row(&mut self, key: &[u8]) -> &[u8] {
+        if self.lock.is_some() {
+            self.locked.clear();
+            self.locked.extend_from_slice(key);
+        }
+        &self.row
+    }
+
+    /// Returns the lock that may be released, once, and the key of its row.
+    pub(crate) fn take_lock(&mut self) -> Option<(TakenLock, &[u8])> {
+        self.lock.take().map(|lock| (lock, &self.locked[..]))
+    }
 }
 
 /// The outcome of a look at the entries of a key.
@@ -133,12 +161,17 @@ impl<A: Access> Index<A> {
         lock: Option<RowLock>,
         one: &'b mut OneRow,
     ) -> Result<Option<IndexEntry<'b>>> {
+        one.lock = None;
         self.form.start_into(index_key, &mut one.prefix);
         if !self.find_one(covers, lock, one).map_err(|error| error.of(|_| self.owner()))? {
             return Ok(None);
         }
-        let OneRow { entry, row, unescaped, .. } = one;
+        let OneRow { entry, row, unescaped, lock, locked, .. } = one;
         let parts = split(self.form, (entry.key(), entry.value()), self.tree.space().id(), || self.owner())?;
+        if lock.is_some() {
+            locked.clear();
+            locked.extend_from_slice(parts.row);
+        }
         let index_key = self.form.index_key(parts.index, unescaped);
         let value = if covers { &[] } else { &row[..] };
         Ok(Some(IndexEntry { index_key, key: parts.row, payload: parts.payload, value }))
@@ -171,9 +204,12 @@ impl<A: Access> Index<A> {
         }
         if let Some(lock) = lock.or_else(|| scope.plain_read_lock().map(RowLock::from)) {
             scope.check_known(inner, || Ok(self.tree.space().created_at()), || self.owner())?;
-            let mut gap = LockedGap::None;
+            let (mut gap, mut before) = (LockedGap::None, HeldBefore::a_read(scope, lock, false));
             let call = scope.row_call(inner, self.table.kind(), lock.lock_timeout(scope));
-            return call.run(|call| self.try_lock_one(call, scope, lock, &mut gap, one));
+            let is_there =
+                call.run(|call| self.try_lock_one(call, scope, lock, (&mut gap, &mut before), one))?;
+            one.lock = before.taken(inner).filter(|_| is_there);
+            return Ok(is_there);
         }
         let own = inner.own();
         match scope.options.isolation {
@@ -264,7 +300,7 @@ impl<A: Access> Index<A> {
         call: &mut RowCall<'_>,
         scope: &Scope,
         lock: RowLock,
-        gap: &mut LockedGap,
+        (gap, before): (&mut LockedGap, &mut HeldBefore),
         one: &mut OneRow,
     ) -> Result<Option<bool>, Stop> {
         let space = self.table.lock_table(call, intention(lock.mode))?;
@@ -279,7 +315,7 @@ impl<A: Access> Index<A> {
         let is_serializable = scope.plain_read_lock().is_some();
         let mut view = None;
         loop {
-            match self.look_and_lock(trx, &entered, lock, view.as_ref(), one)? {
+            match self.look_and_lock(trx, &entered, (lock, before), view.as_ref(), one)? {
                 Looked::Found if is_serializable && !gap.reaches(one.entry.key()) => {
                     let upper = Bound::Included(one.entry.key());
                     row::lock_range(trx, &self.tree, Bound::Included(&one.prefix), upper)?;
@@ -304,7 +340,7 @@ impl<A: Access> Index<A> {
         &self,
         trx: &mut Trx<'_>,
         entered: &TableSchema,
-        lock: RowLock,
+        (lock, before): (RowLock, &mut HeldBefore),
         view: Option<&ReadView>,
         one: &mut OneRow,
     ) -> Result<Looked, Stop> {
@@ -325,6 +361,7 @@ impl<A: Access> Index<A> {
                     fields: Some(self.table.fields),
                     entry: Some((tree, entry.key())),
                 };
+                before.note(trx, &entered.clustered, key);
                 let read = row::read_locked(trx, &entered.clustered, key, read, row, || self.owner());
                 match read {
                     // No other transaction changes the entry while the row is locked.
@@ -357,6 +394,7 @@ impl TxIndex<'_> {
     /// As [`Index::get_one`], and locks the row as [`TxTable::get_for_share`](crate::TxTable::get_for_share) does: its
     /// newest version is returned. No gap is locked, so in an index that is not unique other rows may get the key. If
     /// there is no row with this key, at levels that lock gaps no row gets it before the transaction has ended.
+    /// [`TxIndex::unlock_row`] releases the lock.
     ///
     /// # Errors
     /// As [`Index::get_one`] and [`TxTable::get_for_share`](crate::TxTable::get_for_share).

@@ -59,6 +59,7 @@ const LAYERS: &[&[&str]] = &[
         "transaction",
         "tx_table",
         "get_many",
+        "get_one",
         "sample",
     ],
     &["fuzz"],

@@ -38,6 +38,7 @@ mod temporary;
 #[path = "../time_limit/mod.rs"]
 mod time_limit;
 mod undo_limit;
+mod unlock;
 mod views;
 mod wait_policy;
 mod waits;

@@ -1,0 +1,211 @@
+//! Locks of reads by key that are released again.
+
+use std::{thread, time::Duration};
+
+use windfall::{
+    Database, Isolation, LockWaitPolicy, OneRow, RowMode, SemiConsistentRead, Table, TxTable, Values,
+};
+
+use super::{LEVELS, await_lock_wait, begin, database, locked_rows, table};
+
+/// The reads whose locks can be released.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Share,
+    Update,
+    SemiConsistent,
+    ShareByIndex,
+    UpdateByIndex,
+    ManyForShare,
+    ManyForUpdate,
+}
+
+const WAYS: [Way; 7] = [
+    Way::Share,
+    Way::Update,
+    Way::SemiConsistent,
+    Way::ShareByIndex,
+    Way::UpdateByIndex,
+    Way::ManyForShare,
+    Way::ManyForUpdate,
+];
+
+impl Way {
+    fn is_shared(self) -> bool {
+        matches!(self, Self::Share | Self::ShareByIndex | Self::ManyForShare)
+    }
+}
+
+/// What such a read has read.
+#[derive(Default)]
+struct Read {
+    one: OneRow,
+    values: Values,
+}
+
+impl Read {
+    /// Reads row `n`, whose value is `n` twice. Returns whether there is one.
+    fn read(&mut self, way: Way, within: &TxTable<'_>, n: u8) -> bool {
+        let Self { one, values } = self;
+        let value = match way {
+            Way::Share => within.get_one_for_share(&[n], one).unwrap(),
+            Way::Update => within.get_one_for_update(&[n], one).unwrap(),
+            Way::SemiConsistent => {
+                let (read, value) = within.get_one_for_update_semi_consistent(&[n], one).unwrap();
+                (read == SemiConsistentRead::Locked).then_some(value)
+            }
+            Way::ShareByIndex | Way::UpdateByIndex => {
+                let index = within.index("second").unwrap();
+                let row = match way {
+                    Way::ShareByIndex => index.get_one_for_share(&[n], one).unwrap(),
+                    _ => index.get_one_for_update(&[n], one).unwrap(),
+                };
+                row.map(|row| row.value)
+            }
+            Way::ManyForShare => {
+                within.get_many_for_share(&[[n]], values).unwrap();
+                values.get(0)
+            }
+            Way::ManyForUpdate => {
+                within.get_many_for_update(&[[n]], values).unwrap();
+                values.get(0)
+            }
+        };
+        assert!(value.is_none_or(|value| value == [n, n]));
+        value.is_some()
+    }
+
+    fn unlock(&mut self, way: Way, within: &TxTable<'_>) -> bool {
+        match way {
+            Way::ShareByIndex | Way::UpdateByIndex => {
+                within.index("second").unwrap().unlock_row(&mut self.one).unwrap()
+            }
+            Way::ManyForShare | Way::ManyForUpdate => within.unlock_row_of(&mut self.values, 0).unwrap(),
+            _ => within.unlock_row(&mut self.one).unwrap(),
+        }
+    }
+}
+
+fn filled(db: &Database) -> Table {
+    let table = table(db);
+    (0..10u8).for_each(|n| table.insert(&[n], &[n, n]).unwrap());
+    table
+}
+
+/// Returns whether another transaction may lock the row in this mode.
+fn is_free(db: &Database, table: &Table, n: u8, mode: RowMode) -> bool {
+    let other = begin(db, Isolation::ReadCommitted);
+    other.set_lock_wait_timeout(Some(Duration::ZERO));
+    match mode {
+        RowMode::Shared => other.table(table).get_for_share(&[n]).is_ok(),
+        RowMode::Exclusive => other.table(table).get_for_update(&[n]).is_ok(),
+    }
+}
+
+#[test]
+fn a_row_that_a_read_by_key_does_not_want_is_unlocked() {
+    let db = database();
+    let table = filled(&db);
+    for (way, level) in WAYS.into_iter().flat_map(|way| LEVELS.map(|level| (way, level))) {
+        let trx = begin(&db, level);
+        let (within, mut read) = (trx.table(&table), Read::default());
+        assert!(!read.unlock(way, &within), "nothing was read");
+        assert!(read.read(way, &within, 1));
+        assert!(!is_free(&db, &table, 1, RowMode::Exclusive));
+        let is_released = level <= Isolation::ReadCommitted;
+        assert_eq!(read.unlock(way, &within), is_released, "{way:?}, {level:?}");
+        assert_eq!(is_free(&db, &table, 1, RowMode::Exclusive), is_released, "{way:?}, {level:?}");
+        assert!(!read.unlock(way, &within), "{way:?}: a row is unlocked twice");
+        assert!(!read.read(way, &within, 77) && !read.unlock(way, &within), "{way:?}: there is no row");
+    }
+    for way in WAYS {
+        let trx = begin(&db, Isolation::ReadCommitted);
+        let (within, mut read) = (trx.table(&table), Read::default());
+        // It was locked before, in a mode that suffices.
+        within.get_for_update(&[1]).unwrap();
+        assert!(read.read(way, &within, 1) && !read.unlock(way, &within), "{way:?}");
+        assert!(!is_free(&db, &table, 1, RowMode::Shared), "{way:?}");
+        // It was locked before, in shared mode, and falls back to it.
+        within.get_for_share(&[2]).unwrap();
+        assert!(read.read(way, &within, 2));
+        assert_eq!(is_free(&db, &table, 2, RowMode::Shared), way.is_shared());
+        assert_eq!(read.unlock(way, &within), !way.is_shared(), "{way:?}");
+        let free = [RowMode::Shared, RowMode::Exclusive].map(|mode| is_free(&db, &table, 2, mode));
+        assert_eq!(free, [true, false], "{way:?}");
+        // The transaction has changed it, before the read or afterwards.
+        within.put(&[3], &[3, 3, 3]).unwrap();
+        within.put(&[3], &[3, 3]).unwrap();
+        assert!(read.read(way, &within, 3) && !read.unlock(way, &within), "{way:?}");
+        assert!(read.read(way, &within, 4));
+        within.put(&[4], &[4, 4, 4]).unwrap();
+        assert!(!read.unlock(way, &within), "{way:?}");
+        assert!([3, 4].iter().all(|n| !is_free(&db, &table, *n, RowMode::Shared)), "{way:?}");
+        // A read of another transaction releases nothing.
+        assert!(read.read(way, &within, 5));
+        trx.rollback().unwrap();
+        let next = begin(&db, Isolation::ReadCommitted);
+        next.table(&table).get_for_update(&[5]).unwrap();
+        assert!(!read.unlock(way, &next.table(&table)), "{way:?}");
+        assert!(!is_free(&db, &table, 5, RowMode::Shared), "{way:?}");
+    }
+}
+
+/// A lock that was waited for was granted before the attempt that has read the row, and was taken by this read.
+#[test]
+fn a_row_that_was_waited_for_is_unlocked() {
+    for way in WAYS.into_iter().filter(|way| *way != Way::SemiConsistent) {
+        let db = database();
+        let table = filled(&db);
+        let holder = begin(&db, Isolation::ReadCommitted);
+        holder.table(&table).get_for_update(&[1]).unwrap();
+        let trx = begin(&db, Isolation::ReadCommitted);
+        thread::scope(|scope| {
+            let call = scope.spawn(|| {
+                let (within, mut read) = (trx.table(&table), Read::default());
+                assert!(read.read(way, &within, 1) && read.unlock(way, &within), "{way:?}");
+                assert!(is_free(&db, &table, 1, RowMode::Exclusive), "{way:?}");
+            });
+            await_lock_wait(&db, &call);
+            holder.commit().unwrap();
+            call.join().unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_row_is_unlocked_once_it_is_given_up_for_each_of_its_keys() {
+    let db = database();
+    let table = filled(&db);
+    let trx = begin(&db, Isolation::ReadCommitted);
+    let (within, mut values) = (trx.table(&table), Values::default());
+    within.get_for_update(&[3]).unwrap();
+    assert_eq!(within.get_many_for_update(&[[2], [1], [2], [77], [3], [3]], &mut values).unwrap(), 5);
+    assert_eq!(locked_rows(&db, &trx), [1, 2, 3]);
+    let mut unlock = |place| within.unlock_row_of(&mut values, place).unwrap();
+    assert!(!unlock(0) && !unlock(0) && !unlock(3) && !unlock(4) && !unlock(5) && !unlock(6));
+    assert_eq!(locked_rows(&db, &trx), [1, 2, 3]);
+    assert!(unlock(2) && unlock(1) && !unlock(1));
+    assert_eq!((locked_rows(&db, &trx), values.get(2)), (vec![3], Some(&[2, 2][..])));
+}
+
+/// What was read without a lock is not unlocked: another transaction has it.
+#[test]
+fn a_row_that_was_not_locked_is_not_unlocked() {
+    let db = database();
+    let table = filled(&db);
+    let (holder, trx) = (begin(&db, Isolation::ReadCommitted), begin(&db, Isolation::ReadCommitted));
+    holder.table(&table).get_for_update(&[1]).unwrap();
+    let (within, mut one) = (trx.table(&table), OneRow::default());
+    let read = within.get_one_for_update_semi_consistent(&[1], &mut one).unwrap();
+    assert_eq!(read, (SemiConsistentRead::Committed, &[1, 1][..]));
+    assert!(!within.unlock_row(&mut one).unwrap());
+    assert_eq!(within.get_one_for_update(&[2], &mut one).unwrap(), Some(&[2, 2][..]));
+    let skipping = within.lock_wait_policy(LockWaitPolicy::SkipLocked);
+    assert_eq!(skipping.get_one_for_update(&[1], &mut one).unwrap(), None);
+    assert!(!within.unlock_row(&mut one).unwrap(), "the lock of the read before is kept");
+    // A plain read takes none either, nor does it keep that of the read before.
+    assert!(within.get_one_for_update(&[3], &mut one).unwrap().is_some());
+    assert!(within.index("second").unwrap().get_one(&[4], &mut one).unwrap().is_some());
+    assert!(!within.unlock_row(&mut one).unwrap());
+    assert_eq!((locked_rows(&db, &trx), locked_rows(&db, &holder)), (vec![2, 3], vec![1]));
+}
