@@ -16,6 +16,9 @@
 //! snapshot (test: `a_seek_reads_again`), except at levels that read without a view. A locking cursor (`locking`) reads
 //! the newest version of each row (test: `a_locking_cursor_reads_the_newest_version_of_each_row`).
 //!
+//! A plain cursor finds what its own transaction has changed before each step, although it has read ahead (tests:
+//! `an_open_cursor_finds_later_changes_of_its_transaction`, `steps_read_ahead_while_other_tables_change`).
+//!
 //! An interrupt ends a move that passes over any number of entries (test:
 //! `an_interrupt_ends_a_move_over_many_entries`).
 
@@ -34,7 +37,7 @@ use crate::{
     keys::KeyRange,
     page::EntryHeader,
     row::FieldSet,
-    scope::{Inner, RowLock, Scope},
+    scope::{Inner, RowLock, Scope, tables::SeenChanges},
     store::Tree,
     sync::{Arc, LongWork, is_inside},
     tree,
@@ -61,9 +64,12 @@ pub use crate::tree::Seek;
 /// it is at no row, and moves back in from there. After an error it is not positioned, like a new one.
 ///
 /// The rows that it finds between two seeks are of one snapshot; in a transaction the isolation level decides of which
-/// one. Rows that the transaction itself changes meanwhile may be returned as they were before, because some rows are
-/// read ahead; [`Cursor::seek`] reads them again. Changes that the transaction has rolled back, to a savepoint or with
-/// a failed statement, are not returned any more.
+/// one. On top of it a step finds what the transaction itself has changed, inserted and deleted before the step, also
+/// while the cursor is open. So a program that changes rows while it scans them meets a row again that it moves ahead
+/// of the cursor, as by raising the index key by which it scans: it reads the keys first, and then changes the rows.
+/// What the transaction has rolled back, to a savepoint or with a failed statement, is not returned any more. A cursor
+/// that locks rows reads each in its newest version; at levels without gap locks, where it reads ahead as well, it may
+/// pass over a row that the transaction inserts just ahead of it.
 ///
 /// ```
 /// # fn main() -> windfall::Result<()> {
@@ -115,8 +121,8 @@ pub struct Cursor {
     locked_rows: LockedRows,
     /// The step that has moved a locking cursor past an end.
     beyond: Option<Move<'static>>,
-    /// The number of partial rollbacks of the transaction at the time when entries were read ahead.
-    rolled_back: u64,
+    /// The changes of the transaction to the table at the time when entries were read ahead.
+    seen: SeenChanges,
     at: At,
     /// The value of the row, if it is not the value in the entry: it was read from overflow pages, from undo, or by the
     /// key that an index entry contains.
@@ -231,7 +237,7 @@ impl Cursor {
             releasable: None,
             locked_rows: LockedRows::Await,
             beyond: None,
-            rolled_back: 0,
+            seen: SeenChanges::default(),
             at: At::Nothing,
             long: Vec::new(),
             entry_value: Vec::new(),
@@ -379,7 +385,7 @@ impl Cursor {
     }
 
     fn find_in_session(&mut self, inner: &Inner, to: Move<'_>, wanted: &mut Wanted<'_>) -> Result<bool> {
-        self.discard_rolled_back(inner)?;
+        self.discard_outdated(inner)?;
         self.find_seen(to, None, wanted)
     }
 
@@ -401,7 +407,7 @@ impl Cursor {
         {
             self.take_view(view);
         }
-        self.discard_rolled_back(inner)?;
+        self.discard_outdated(inner)?;
         self.find_seen(to, inner.own(), wanted)
     }
 
@@ -416,8 +422,8 @@ impl Cursor {
         };
         if let Reader::InTransaction(scope, _) = &self.reader {
             let call = scope.begin_call()?;
-            let rolled_back = call.inner.rolled_back();
-            if call.finish(Ok(rolled_back))? != self.rolled_back {
+            let is_current = self.is_current(&call.inner);
+            if !call.finish(Ok(is_current))? {
                 return Ok(None);
             }
         }
@@ -461,14 +467,26 @@ impl Cursor {
         self.view.is_some() && !locks
     }
 
-    /// Discards the entries that were read ahead if the transaction has rolled back a part of itself since, because
-    /// they may show changes of that part. Locking reads read each row again anyway.
-    fn discard_rolled_back(&mut self, inner: &Inner) -> Result<()> {
-        if inner.rolled_back() != self.rolled_back {
+    /// Discards the entries that were read ahead if the transaction has changed the table since, because they do not
+    /// show that, or has rolled back a part of itself, which they may show. Locking reads read each row again anyway.
+    fn discard_outdated(&mut self, inner: &Inner) -> Result<()> {
+        if !self.is_current(inner) {
             self.entries.discard_batch()?;
-            self.rolled_back = inner.rolled_back();
+            self.seen = self.changes(inner);
         }
         Ok(())
+    }
+
+    /// Returns whether the transaction has neither changed the table nor rolled back since entries were read ahead.
+    fn is_current(&self, inner: &Inner) -> bool {
+        self.changes(inner) == self.seen
+    }
+
+    fn changes(&self, inner: &Inner) -> SeenChanges {
+        inner.changes_of(match self.reader {
+            Reader::Session(_) => None,
+            Reader::Alone | Reader::InTransaction(..) => Some(self.table.space()),
+        })
     }
 
     fn take_view(&mut self, view: Arc<ReadView>) {
@@ -564,6 +582,7 @@ impl Cursor {
         let (value, row) = match self.at {
             At::Nothing => return None,
             At::Row => (self.entries.value(), &[][..]),
+            At::CopiedRow | At::CommittedRow if self.covers => (&self.entry_value[..], &[][..]),
             At::CopiedRow | At::CommittedRow => (&self.entry_value[..], &self.long[..]),
         };
         Some(EntryRef { key: self.entries.key(), value, row })

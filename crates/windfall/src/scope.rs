@@ -23,7 +23,7 @@
 //! `a_statement_from_within_a_call_keeps_the_calls_of_other_threads_out`).
 
 pub(crate) mod statement;
-mod tables;
+pub(crate) mod tables;
 
 use core::{
     cell::Cell,
@@ -166,6 +166,10 @@ pub(crate) struct Inner {
     view: Option<Arc<ReadView>>,
     /// The tables that are locked, and the lock modes.
     tables: SmallVec<[(SpaceId, TableMode); 4]>,
+    /// The number of calls that have changed rows, and for each table the number of the last one; without a tablespace
+    /// for all temporary tables.
+    changes: u64,
+    changed: SmallVec<[(Option<SpaceId>, u64); 2]>,
     savepoints: SetSavepoints,
     savepoint_numbers: SavepointNumbers,
     /// The sessions that own changed temporary tables.
@@ -187,6 +191,8 @@ impl Scope {
             trx: Suspended::new(options.owner),
             view: wants_view.then(|| Arc::new(engine.transactions.versions().view())),
             tables: SmallVec::new(),
+            changes: 0,
+            changed: SmallVec::new(),
             savepoints: SetSavepoints::new(),
             savepoint_numbers: SavepointNumbers::default(),
             sessions: SmallVec::new(),
@@ -304,7 +310,7 @@ impl Scope {
             // Its rows have no versions that a view could read.
             trx.rules.strict = None;
         }
-        RowCall { start: trx.savepoint(), trx, lock_timeout }
+        RowCall { start: trx.savepoint(), trx, space: None, lock_timeout }
     }
 
     /// Returns whether locking reads also lock gaps, so that missing rows stay missing.
@@ -625,6 +631,8 @@ impl Drop for RunningTrx<'_> {
 pub(crate) struct RowCall<'c> {
     trx: RunningTrx<'c>,
     start: Savepoint,
+    /// The tablespace of the table; `None` for a temporary one.
+    space: Option<SpaceId>,
     /// The limit on the time that the call waits for row locks.
     lock_timeout: LockTimeout,
 }
@@ -642,6 +650,7 @@ impl<'c> RowCall<'c> {
         if !self.trx.inner.has_locked(space, mode) {
             self.trx.lock_table(space, mode)?;
         }
+        self.space = Some(space);
         self.trx.scope.check_known(self.trx.inner, created_at, owner)
     }
 
@@ -653,7 +662,7 @@ impl<'c> RowCall<'c> {
         let done = row::retry(&mut self, attempt);
         let trx = &mut self.trx.trx;
         match &done {
-            Ok(_) if trx.has_changed_since(&self.start) => {}
+            Ok(_) if trx.has_changed_since(&self.start) => self.trx.inner.note_change(self.space),
             Ok(_) => trx.downgrade_waits(),
             // If the attempt could not roll back its changes, the whole transaction is rolled back.
             Err(_) if trx.broken().is_some() => {}
@@ -713,11 +722,6 @@ impl Inner {
     /// Returns the transaction's id, if it has one.
     pub(crate) fn own(&self) -> Option<TrxId> {
         self.trx.id()
-    }
-
-    /// Returns how often a part of the transaction was rolled back.
-    pub(crate) fn rolled_back(&self) -> u64 {
-        self.trx.rolled_back()
     }
 
     /// Records that temporary tables of a session are changed.

@@ -92,6 +92,9 @@ pub struct Cursor<T> {
     at: usize,
     limit: usize,
     sought: bool,
+    /// Whether the cursor is at the key `batch.low`, whose entry was discarded. Otherwise an empty batch is a range
+    /// without entries.
+    is_at_low: bool,
 }
 
 impl Batch {
@@ -258,7 +261,7 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
     /// Creates an unpositioned cursor.
     pub fn new(tree: T) -> Self {
         let (limits, batch) = (KeyRange::default(), Batch::default());
-        Self { tree, limits, batch, at: 0, limit: FIRST_BATCH, sought: false }
+        Self { tree, limits, batch, at: 0, limit: FIRST_BATCH, sought: false, is_at_low: false }
     }
 
     /// Restricts the cursor to limits and resets it.
@@ -275,7 +278,7 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
     /// Makes the cursor unpositioned, like a new one; the limits stay.
     pub fn reset(&mut self) {
         self.batch.clear();
-        (self.at, self.limit, self.sought) = (0, FIRST_BATCH, false);
+        (self.at, self.limit, self.sought, self.is_at_low) = (0, FIRST_BATCH, false, false);
     }
 
     /// Returns whether the cursor is unpositioned.
@@ -414,6 +417,7 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
     /// Fills the batch upwards from its lower bound or downwards from its upper bound. Returns `false` if the tree has
     /// no page.
     fn fill(&mut self, up: bool) -> Result<bool> {
+        self.is_at_low = false;
         let access = if self.limit <= SHORT_RANGE { Access::Point } else { Access::Scan };
         // An invalid copy has overwritten only the other bound.
         loop {
@@ -455,7 +459,7 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
     /// # Errors
     /// The errors of [`PageStore::read`].
     pub fn discard_batch(&mut self) -> Result<()> {
-        if !self.sought || self.at == 0 && self.batch.entries.is_empty() {
+        if !self.sought || self.is_at_low {
             return Ok(());
         }
         if self.at > self.batch.entries.len() {
@@ -477,6 +481,7 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
             self.batch.end_at_low();
             // The least key above it.
             self.batch.high.push(0);
+            self.is_at_low = true;
         } else {
             self.batch.end_at_low();
         }

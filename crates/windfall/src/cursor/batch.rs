@@ -247,7 +247,7 @@ impl Cursor {
         let taken = match self.reader.clone() {
             Reader::InTransaction(scope, _) => {
                 let call = scope.begin_call()?;
-                let is_current = call.inner.rolled_back() == self.rolled_back;
+                let is_current = self.is_current(&call.inner);
                 let taken = if is_current {
                     self.push_ahead(step, call.inner.own(), sink)
                 } else {

@@ -119,7 +119,33 @@ impl RunningTrx<'_> {
     }
 }
 
+/// The changes of a transaction to one table that a cursor has taken into account.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SeenChanges {
+    /// How often a part of the transaction was rolled back.
+    rolled_back: u64,
+    /// The number of the last change of the table.
+    changed: u64,
+}
+
 impl Inner {
+    /// Records that a call has changed rows of a table, or, without a tablespace, of a temporary one.
+    pub(super) fn note_change(&mut self, space: Option<SpaceId>) {
+        self.changes += 1;
+        match self.changed.iter_mut().find(|(known, _)| *known == space) {
+            Some((_, last)) => *last = self.changes,
+            None => self.changed.push((space, self.changes)),
+        }
+    }
+
+    /// Returns the changes of a table so far, for the next comparison. They differ after each change of the table by
+    /// the transaction, and after each partial rollback.
+    #[inline]
+    pub(crate) fn changes_of(&self, space: Option<SpaceId>) -> SeenChanges {
+        let of_table = self.changed.iter().find(|(known, _)| *known == space);
+        SeenChanges { rolled_back: self.trx.rolled_back(), changed: of_table.map_or(0, |(_, last)| *last) }
+    }
+
     /// Returns whether the transaction has locked a table in this mode or a stronger one.
     pub(super) fn has_locked(&self, space: SpaceId, mode: TableMode) -> bool {
         self.tables.iter().any(|(known, held)| *known == space && held.includes(mode))

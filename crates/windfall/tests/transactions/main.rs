@@ -26,6 +26,7 @@ mod made_entries;
 mod observed_waits;
 mod one_row;
 mod open_statements;
+mod own_changes;
 mod prepared;
 mod progress;
 mod queue;

@@ -1,11 +1,11 @@
 //! Cursors and ranges: their positions, the versions that they may see, and the rows that have changed since they last
 //! read.
 //!
-//! Rows are read ahead. So a cursor without locks may return a row that its own transaction has changed either as it
-//! was when the cursor last read, or as it is now. At READ UNCOMMITTED this holds for any row. These versions are its
-//! *candidates*, and a row with only one candidate must be returned. A locking cursor reads each row in its current
-//! version, but may have missed a row that was inserted where it had already read ahead. So it is *unsure* to meet a
-//! row that has changed since.
+//! Rows are read ahead. So a cursor that sees the newest versions, at READ UNCOMMITTED, may return a row that others
+//! have changed either as it was when the cursor last read, or as it is now. These versions are its *candidates*, and a
+//! row with only one candidate must be returned. What its own transaction has changed is returned as it is now. A
+//! locking cursor reads each row in its current version, but may have missed a row that was inserted where it had
+//! already read ahead. So it is *unsure* to meet a row that has changed since.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -157,10 +157,10 @@ impl Model {
             let candidates = cursor.candidates.entry(key).or_default();
             if cursor.lock.is_some() {
                 cursor.unsure.insert(key);
+            } else if me.is_some() && cursor.me == me {
+                *candidates = vec![top];
             } else if cursor.sees_newest {
                 candidates.extend(&newest);
-            } else if me.is_some() && cursor.me == me {
-                candidates.push(top);
             }
         }
     }

@@ -1,0 +1,223 @@
+//! Open cursors without locks find what their own transaction changes after they were opened.
+
+use std::time::Duration;
+
+use rand::{Rng, SeedableRng, rngs::SmallRng};
+use windfall::{
+    Batch, Cursor, Database, IndexBatch, IndexCursor, IndexOptions, Isolation, Seek, Table, TableOptions,
+    TxTable,
+};
+use windfall_base::sync::work::{Work, so_far};
+
+use super::{begin, database};
+
+const ROWS: u8 = 60;
+
+/// A row as a cursor finds it: the index key, the key, and the value unless only entries are read.
+type Row = (Vec<u8>, Vec<u8>, Vec<u8>);
+
+fn filled(db: &Database, name: &str) -> Table {
+    let table =
+        db.create_table(name, TableOptions::default().index("i", IndexOptions::on_value(0..1))).unwrap();
+    (0..ROWS).for_each(|n| table.insert(&[n], &[n, 0]).unwrap());
+    table
+}
+
+/// Changes a row, anywhere.
+fn change(table: &TxTable<'_>, random: &mut SmallRng) {
+    let (key, first) = ([random.random_range(0..ROWS)], random.random_range(0..ROWS));
+    match random.random_range(0..4) {
+        0 => drop(table.delete(&key).unwrap()),
+        1 => table.put(&key, &[key[0], random.random()]).unwrap(),
+        2 => table.put(&[key[0], first], &[first, 1]).unwrap(),
+        _ => table.put(&key, &[first, 2]).unwrap(),
+    }
+}
+
+/// The ways of reading a table.
+enum Reader {
+    Rows(Cursor, Batch),
+    ByIndex(IndexCursor, IndexBatch),
+    Entries(IndexCursor, IndexBatch),
+}
+
+impl Reader {
+    fn all(table: &TxTable<'_>) -> [Self; 3] {
+        let index = table.index("i").unwrap();
+        [
+            Self::Rows(table.cursor().unwrap(), Batch::default()),
+            Self::ByIndex(index.cursor().unwrap(), IndexBatch::default()),
+            Self::Entries(index.key_cursor().unwrap(), IndexBatch::default()),
+        ]
+    }
+
+    /// Returns the next rows: one, or a batch of at most so many.
+    fn next(&mut self, up: bool, at_most: Option<usize>) -> Vec<Row> {
+        match self {
+            Self::Rows(cursor, batch) => {
+                let row = |(key, value): (&[u8], &[u8])| (Vec::new(), key.to_vec(), value.to_vec());
+                match (at_most, up) {
+                    (None, true) => drop(cursor.next().unwrap()),
+                    (None, false) => drop(cursor.prev().unwrap()),
+                    (Some(most), true) => drop(cursor.next_batch_of(batch, most).unwrap()),
+                    (Some(most), false) => drop(cursor.prev_batch_of(batch, most).unwrap()),
+                }
+                if at_most.is_some() {
+                    batch.iter().map(row).collect()
+                } else {
+                    cursor.row().map(row).into_iter().collect()
+                }
+            }
+            Self::ByIndex(cursor, batch) | Self::Entries(cursor, batch) => {
+                let row = |row: windfall::IndexEntry<'_>| {
+                    (row.index_key.to_vec(), row.key.to_vec(), row.value.to_vec())
+                };
+                match (at_most, up) {
+                    (None, true) => drop(cursor.next().unwrap()),
+                    (None, false) => drop(cursor.prev().unwrap()),
+                    (Some(most), true) => drop(cursor.next_batch_of(batch, most).unwrap()),
+                    (Some(most), false) => drop(cursor.prev_batch_of(batch, most).unwrap()),
+                }
+                if at_most.is_some() {
+                    batch.iter().map(row).collect()
+                } else {
+                    cursor.row().map(row).into_iter().collect()
+                }
+            }
+        }
+    }
+
+    /// Returns all rows, as a new read of this kind finds them.
+    fn fresh(&self, table: &TxTable<'_>) -> Vec<Row> {
+        let index = table.index("i").unwrap();
+        let rows = table.rows().unwrap().map(|row| row.map(|(key, value)| (Vec::new(), key, value)).unwrap());
+        let by_index = index.range::<&[u8]>(..).unwrap().map(Result::unwrap);
+        match self {
+            Self::Rows(..) => rows.collect(),
+            Self::ByIndex(..) => by_index.map(|row| (row.index_key, row.key, row.value)).collect(),
+            Self::Entries(..) => by_index.map(|row| (row.index_key, row.key, Vec::new())).collect(),
+        }
+    }
+}
+
+#[test]
+fn an_open_cursor_finds_later_changes_of_its_transaction() {
+    let mut random = SmallRng::seed_from_u64(11);
+    for level in [
+        Isolation::ReadUncommitted,
+        Isolation::ReadCommitted,
+        Isolation::RepeatableRead,
+        Isolation::Snapshot,
+        Isolation::Serializable,
+    ] {
+        let db = database();
+        db.set_lock_wait_timeout(Duration::ZERO);
+        let table = filled(&db, "t");
+        let trx = begin(&db, level);
+        let within = trx.table(&table);
+        for round in 0..6 {
+            // In a statement, READ COMMITTED reads one snapshot, and its own changes on top of it.
+            let in_statement = round % 2 == 1;
+            if in_statement {
+                trx.begin_statement().unwrap();
+            }
+            for up in [true, false] {
+                for (mut reader, kind) in Reader::all(&within).into_iter().zip(0..) {
+                    let mut last: Option<Row> = None;
+                    loop {
+                        if random.random_range(0..3) == 0 {
+                            change(&within, &mut random);
+                        }
+                        let at_most = [None, None, Some(1), Some(5)][random.random_range(0..4)];
+                        let mut rows = reader.fresh(&within);
+                        if !up {
+                            rows.reverse();
+                        }
+                        let is_ahead = |row: &Row| {
+                            let place = |row: &Row| (row.0.clone(), row.1.clone());
+                            last.as_ref().is_none_or(|last| {
+                                if up { place(row) > place(last) } else { place(row) < place(last) }
+                            })
+                        };
+                        let ahead: Vec<_> =
+                            rows.into_iter().filter(is_ahead).take(at_most.unwrap_or(1)).collect();
+                        let found = reader.next(up, at_most);
+                        assert_eq!(found, ahead, "{level:?}, {kind}, up: {up}, {at_most:?}, behind {last:?}");
+                        let Some(row) = found.last() else { break };
+                        last = Some(row.clone());
+                    }
+                }
+            }
+            if in_statement {
+                trx.end_statement(windfall::StatementEnd::Keep).unwrap();
+            }
+        }
+    }
+}
+
+/// A cursor that has found nothing has read ahead, too.
+#[test]
+fn a_cursor_past_an_end_finds_later_changes_of_its_transaction() {
+    let db = database();
+    let table = filled(&db, "t");
+    for (up, to, n) in [(true, Seek::Below(&[5]), 2), (false, Seek::AtLeast(&[5]), 7)] {
+        let trx = begin(&db, Isolation::RepeatableRead);
+        let within = trx.table(&table);
+        within.rows().unwrap().for_each(|row| assert!(within.delete(&row.unwrap().0).unwrap()));
+        let mut cursor = within.cursor().unwrap();
+        assert!(!cursor.seek(to).unwrap());
+        within.put(&[n], b"new").unwrap();
+        assert!(if up { cursor.next() } else { cursor.prev() }.unwrap());
+        assert_eq!(cursor.row(), Some((&[n][..], &b"new"[..])));
+        // Nor does a second change move a cursor whose row was deleted.
+        within.delete(&[n]).unwrap();
+        within.put(&[n], b"again").unwrap();
+        assert!(!if up { cursor.next() } else { cursor.prev() }.unwrap());
+        assert_eq!(cursor.row(), None);
+    }
+}
+
+/// An iterator over a range does so at both ends.
+#[test]
+fn a_range_finds_later_changes_of_its_transaction() {
+    let db = database();
+    let table = filled(&db, "t");
+    let trx = begin(&db, Isolation::RepeatableRead);
+    let within = trx.table(&table);
+    let mut rows = within.rows().unwrap();
+    assert_eq!(rows.next().unwrap().unwrap().0, [0]);
+    assert_eq!(rows.next_back().unwrap().unwrap().0, [ROWS - 1]);
+    within.delete(&[1]).unwrap();
+    within.put(&[1, 1], b"new").unwrap();
+    within.put(&[ROWS - 2], b"changed").unwrap();
+    assert_eq!(rows.next().unwrap().unwrap(), (vec![1, 1], b"new".to_vec()));
+    assert_eq!(rows.next_back().unwrap().unwrap(), (vec![ROWS - 2], b"changed".to_vec()));
+    assert_eq!(rows.count(), usize::from(ROWS) - 4);
+}
+
+/// A scan of one table while the transaction fills another reads each page once.
+#[test]
+fn steps_read_ahead_while_other_tables_change() {
+    let db = database();
+    let (table, other) = (filled(&db, "t"), filled(&db, "other"));
+    let trx = begin(&db, Isolation::RepeatableRead);
+    let (within, target) = (trx.table(&table), trx.table(&other));
+    let frames = |change: &dyn Fn(u8)| {
+        let (mut cursor, mut frames) = (within.cursor().unwrap(), 0);
+        assert!(cursor.seek(Seek::First).unwrap());
+        for n in 1..ROWS {
+            change(n);
+            let before = so_far().of(Work::Frame);
+            assert!(cursor.next().unwrap());
+            frames += so_far().of(Work::Frame) - before;
+        }
+        frames
+    };
+    let alone = frames(&|_| ());
+    let (of_other, of_own) =
+        (frames(&|n| target.put(&[n], b"x").unwrap()), frames(&|n| within.put(&[n], &[n, 1]).unwrap()));
+    assert!(
+        alone == of_other && of_own >= alone + u64::from(ROWS / 2),
+        "{alone}, {of_other}, {of_own} frames"
+    );
+}
