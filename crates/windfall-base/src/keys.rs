@@ -1,6 +1,7 @@
 //! Ranges of keys, in byte order.
 //!
-//! **Purpose.** The one representation of a range of keys that all layers use.
+//! **Purpose.** The one representation of a range of keys that all layers use; and [`Limits`], those of a cursor, which
+//! keep their memory.
 //!
 //! **Invariants.** Each bound is stored as the first key inside the range or the first key after it, because no key
 //! lies between a key and that key with a zero byte appended (test: `a_bound_is_in_or_out`).
@@ -66,6 +67,70 @@ impl KeyRange {
         self.to.as_deref().is_some_and(|to| to <= key)
     }
 
+    /// Returns whether the range contains no key below this key; `None` is above all keys.
+    pub fn begins_at(&self, key: Option<&[u8]>) -> bool {
+        key.is_some_and(|key| key <= &*self.from)
+    }
+}
+
+/// A range of keys that is often replaced by another one, and keeps its memory. The default is all keys.
+#[derive(Clone, Debug, Default)]
+pub struct Limits {
+    from: Vec<u8>,
+    to: Vec<u8>,
+    has_end: bool,
+}
+
+impl Limits {
+    /// Replaces the range with that between these bounds.
+    pub fn set(&mut self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) {
+        let Self { from, to, has_end } = self;
+        from.clear();
+        match lower {
+            Bound::Included(key) => from.extend_from_slice(key),
+            Bound::Excluded(key) => {
+                from.extend_from_slice(key);
+                from.push(0);
+            }
+            Bound::Unbounded => {}
+        }
+        to.clear();
+        *has_end = upper != Bound::Unbounded;
+        match upper {
+            Bound::Included(key) => {
+                to.extend_from_slice(key);
+                to.push(0);
+            }
+            Bound::Excluded(key) => to.extend_from_slice(key),
+            Bound::Unbounded => {}
+        }
+    }
+
+    /// Returns the first key; the empty key is below every other.
+    pub fn from(&self) -> &[u8] {
+        &self.from
+    }
+
+    /// Returns the first key after the range; `None` if it has no end.
+    pub fn to(&self) -> Option<&[u8]> {
+        self.has_end.then_some(&self.to[..])
+    }
+
+    /// Returns the range as bounds.
+    pub fn bounds(&self) -> (Bound<&[u8]>, Bound<&[u8]>) {
+        (Bound::Included(&self.from), self.to().map_or(Bound::Unbounded, Bound::Excluded))
+    }
+
+    /// Returns whether the range contains no key at or above this key.
+    pub fn ends_at(&self, key: &[u8]) -> bool {
+        self.to().is_some_and(|to| to <= key)
+    }
+
+    /// Returns whether the range contains no key below this key; `None` is above all keys.
+    pub fn begins_at(&self, key: Option<&[u8]>) -> bool {
+        key.is_some_and(|key| key <= &self.from[..])
+    }
+
     /// Returns the part of a range between two bounds that lies in this range.
     pub fn clip<'k>(
         &'k self,
@@ -73,21 +138,16 @@ impl KeyRange {
         upper: Bound<&'k [u8]>,
     ) -> (Bound<&'k [u8]>, Bound<&'k [u8]>) {
         let lower = match lower {
-            Bound::Included(key) | Bound::Excluded(key) if *key >= *self.from => lower,
-            _ => Bound::Included(&*self.from),
+            Bound::Included(key) | Bound::Excluded(key) if *key >= self.from[..] => lower,
+            _ => Bound::Included(&self.from[..]),
         };
-        let upper = match (upper, &self.to) {
-            (Bound::Included(key), Some(to)) if *key < **to => upper,
-            (Bound::Excluded(key), Some(to)) if *key <= **to => upper,
-            (_, Some(to)) => Bound::Excluded(&**to),
+        let upper = match (upper, self.to()) {
+            (Bound::Included(key), Some(to)) if key < to => upper,
+            (Bound::Excluded(key), Some(to)) if key <= to => upper,
+            (_, Some(to)) => Bound::Excluded(to),
             (_, None) => upper,
         };
         (lower, upper)
-    }
-
-    /// Returns whether the range contains no key below this key; `None` is above all keys.
-    pub fn begins_at(&self, key: Option<&[u8]>) -> bool {
-        key.is_some_and(|key| key <= &*self.from)
     }
 }
 

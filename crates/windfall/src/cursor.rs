@@ -19,6 +19,9 @@
 //! A plain cursor finds what its own transaction has changed before each step, although it has read ahead (tests:
 //! `an_open_cursor_finds_later_changes_of_its_transaction`, `steps_read_ahead_while_other_tables_change`).
 //!
+//! The memory of a cursor that was dropped has buffers alone (by type): a cursor that uses it reads what a new one
+//! reads, and no view stays open for it (test: `a_cursor_in_the_memory_of_another_one_is_like_a_new_one`).
+//!
 //! An interrupt ends a move that passes over any number of entries (test:
 //! `an_interrupt_ends_a_move_over_many_entries`).
 
@@ -34,7 +37,6 @@ use crate::{
     engine::Engine,
     error::{CorruptError, Owner, Result},
     ids::{SpaceId, TrxId},
-    keys::KeyRange,
     page::EntryHeader,
     row::FieldSet,
     scope::{Inner, RowLock, Scope, tables::SeenChanges},
@@ -129,6 +131,19 @@ pub struct Cursor {
     long: Vec<u8>,
     /// The value of the index entry by which that row was read.
     entry_value: Vec<u8>,
+}
+
+/// The memory of a cursor that was dropped ([`Cursor::into_memory`], [`IndexCursor::into_memory`]), for another one.
+///
+/// [`IndexCursor::into_memory`]: crate::IndexCursor::into_memory
+#[derive(Debug, Default)]
+pub struct CursorMemory {
+    entries: tree::CursorMemory,
+    long: Vec<u8>,
+    entry_value: Vec<u8>,
+    /// The buffers of a cursor over an index.
+    pub(crate) unescaped: Vec<u8>,
+    pub(crate) bounds: [Vec<u8>; 2],
 }
 
 /// The reader of a cursor, which decides what is visible.
@@ -244,9 +259,10 @@ impl Cursor {
         }
     }
 
-    /// Returns a key that is greater than any key in the tree.
-    pub(crate) fn key_above_all(&self) -> Vec<u8> {
-        vec![0xff; self.tree.key_limit() + 1]
+    /// Replaces the content of `key` with a key that is greater than any key in the tree.
+    pub(crate) fn key_above_all(&self, key: &mut Vec<u8>) {
+        key.clear();
+        key.resize(self.tree.key_limit() + 1, 0xff);
     }
 
     /// Makes it a cursor over the entries of an index.
@@ -268,9 +284,56 @@ impl Cursor {
     pub(crate) fn another(&self) -> Self {
         let (engine, table, tree) = (self.engine.clone(), self.table.clone(), self.tree.clone());
         let mut new = Self::new(engine, table, tree, self.owner.clone(), self.reader.clone());
-        new.entries.set_limits(self.entries.limits().clone());
+        let (lower, upper) = self.entries.limits().bounds();
+        new.entries.set_limits(lower, upper);
         let Self { keeps_view, form, covers, fields, is_range_locked, .. } = *self;
         Self { view: self.view.clone(), keeps_view, form, covers, fields, is_range_locked, ..new }
+    }
+
+    /// Drops the cursor, and returns its memory, for a cursor in the next transaction. The memory keeps no transaction,
+    /// read view, table or index, and can be kept for any time.
+    pub fn into_memory(self) -> CursorMemory {
+        let Self { entries, long, entry_value, .. } = self;
+        CursorMemory { entries: entries.into_memory(), long, entry_value, ..CursorMemory::default() }
+    }
+
+    /// Makes the cursor use the memory of one that was dropped, of the same or of another table: then its first reads
+    /// need not allocate. It is not positioned afterwards, like a new one.
+    ///
+    /// ```
+    /// # fn main() -> windfall::Result<()> {
+    /// # let folder = std::env::temp_dir().join(format!("windfall-cursor-memory-{}", std::process::id()));
+    /// # let db = windfall::Database::open(&folder, windfall::Options::default().buffer_pool_size(16 << 20))?;
+    /// use windfall::{CursorMemory, Seek, TableOptions, TransactionOptions};
+    ///
+    /// let towns = db.create_table("towns", TableOptions::default())?;
+    /// towns.insert(b"Genoa", b"560688")?;
+    /// let mut memory = CursorMemory::default();
+    /// for _ in 0..2 {
+    ///     let trx = db.begin(TransactionOptions::default());
+    ///     let mut cursor = trx.table(&towns).cursor()?.with_memory(memory);
+    ///     assert!(cursor.seek(Seek::AtLeast(b"C"))?);
+    ///     memory = cursor.into_memory();
+    /// }
+    /// # db.close()?;
+    /// # std::fs::remove_dir_all(folder).ok();
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn with_memory(mut self, memory: CursorMemory) -> Self {
+        self.use_memory(memory);
+        self
+    }
+
+    /// As [`Cursor::with_memory`]. Returns the rest of the memory.
+    pub(crate) fn use_memory(&mut self, memory: CursorMemory) -> CursorMemory {
+        debug_assert!(!self.keeps_view, "the cursor of an iterator is given other memory");
+        let CursorMemory { entries, long, entry_value, unescaped, bounds } = memory;
+        self.entries.use_memory(entries);
+        (self.long, self.entry_value) = (long, entry_value);
+        (self.at, self.beyond, self.ended, self.releasable) = (At::Nothing, None, None, None);
+        CursorMemory { unescaped, bounds, ..CursorMemory::default() }
     }
 
     /// Restricts the cursor to the rows with keys in a range, as if the table had no others: nothing beyond the range
@@ -286,7 +349,7 @@ impl Cursor {
     /// As [`Cursor::set_range`].
     pub(crate) fn restrict(&mut self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) {
         debug_assert!(!self.keeps_view, "the cursor of an iterator is restricted to another range");
-        self.entries.set_limits(KeyRange::new(lower, upper));
+        self.entries.set_limits(lower, upper);
         (self.at, self.beyond, self.ended, self.releasable) = (At::Nothing, None, None, None);
     }
 

@@ -22,7 +22,7 @@ use core::{
 
 use crate::{
     composite::{CompositeKey, CompositeParts},
-    cursor::{Condition, Cursor, EntryRef, Move, Reader, Seek, Wanted, split},
+    cursor::{Condition, Cursor, CursorMemory, EntryRef, Move, Reader, Seek, Wanted, split},
     error::{Owner, Result},
     ids::SpaceId,
     range::{Bounds, Range},
@@ -136,7 +136,7 @@ impl<A: Access> Index<A> {
     /// # Errors
     /// As [`Table::estimate_rows`]; the index was dropped.
     pub fn estimate_rows<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<u64> {
-        let Bounds { lower, upper } = entry_bounds(self.form, Bounds::of(&range));
+        let Bounds { lower, upper } = self.bounds_of(&range);
         self.table.estimate(&self.tree, &lower, &upper).map_err(|error| error.of(|_| self.owner()))
     }
 
@@ -217,12 +217,16 @@ impl<A: Access> Index<A> {
     /// # Errors
     /// As [`Index::range`].
     pub fn key_cursor(&self) -> Result<IndexCursor> {
-        let entries = self.entries(self.table.reader()?)?.of_entries_alone();
-        Ok(IndexCursor { entries, parts: self.parts() })
+        self.key_cursor_of(self.table.reader()?)
     }
 
     pub(crate) fn cursor_of(&self, reader: Reader) -> Result<IndexCursor> {
-        Ok(IndexCursor { entries: self.entries(reader)?, parts: self.parts() })
+        Ok(IndexCursor { entries: self.entries(reader)?, parts: self.parts(), bounds: Default::default() })
+    }
+
+    pub(crate) fn key_cursor_of(&self, reader: Reader) -> Result<IndexCursor> {
+        let IndexCursor { entries, parts, bounds } = self.cursor_of(reader)?;
+        Ok(IndexCursor { entries: entries.of_entries_alone(), parts, bounds })
     }
 
     pub(crate) fn range_of<K: AsRef<[u8]>>(
@@ -234,8 +238,15 @@ impl<A: Access> Index<A> {
     }
 
     fn found<T, K: AsRef<[u8]>>(&self, entries: Cursor, range: &impl RangeBounds<K>) -> IndexRange<T> {
-        let entries = Range::new(entries, entry_bounds(self.form, Bounds::of(range)));
+        let entries = Range::new(entries, self.bounds_of(range));
         IndexRange { entries, parts: self.parts(), found: PhantomData }
+    }
+
+    /// Returns the range of entries for a range of index keys.
+    fn bounds_of<K: AsRef<[u8]>>(&self, range: &impl RangeBounds<K>) -> Bounds {
+        let mut buffers = <[Vec<u8>; 2]>::default();
+        let (lower, upper) = entry_bounds(self.form, range, &mut buffers);
+        Bounds { lower: lower.map(<[u8]>::to_vec), upper: upper.map(<[u8]>::to_vec) }
     }
 
     fn entries(&self, reader: Reader) -> Result<Cursor> {
@@ -307,24 +318,50 @@ impl Parts {
     }
 }
 
-/// Returns the range of entries for a range of index keys. In an index with supplied entries, these may be any first
-/// bytes of entries.
-fn entry_bounds(form: EntryForm, keys: Bounds) -> Bounds {
-    let lower = match keys.lower {
-        Bound::Included(key) => Bound::Included(form.start_of(&key)),
-        Bound::Excluded(key) => match form.end_of(&key) {
-            Some(end) => Bound::Included(end),
-            // No entry is greater: the range below the empty key, which is the least one, is empty.
-            None => return Bounds { lower: Bound::Unbounded, upper: Bound::Excluded(Vec::new()) },
-        },
+/// Returns the range of entries for a range of index keys, in these buffers. In an index with supplied entries, the
+/// keys may be any first bytes of entries.
+fn entry_bounds<'b, K: AsRef<[u8]>>(
+    form: EntryForm,
+    keys: &impl RangeBounds<K>,
+    [from, to]: &'b mut [Vec<u8>; 2],
+) -> (Bound<&'b [u8]>, Bound<&'b [u8]>) {
+    let lower = match keys.start_bound().map(AsRef::as_ref) {
+        Bound::Included(key) => {
+            form.start_into(key, from);
+            Bound::Included(&from[..])
+        }
+        Bound::Excluded(key) if form.end_into(key, from) => Bound::Included(&from[..]),
+        // No entry is greater: the range below the empty key, which is the least one, is empty.
+        Bound::Excluded(_) => return (Bound::Unbounded, Bound::Excluded(&[])),
         Bound::Unbounded => Bound::Unbounded,
     };
-    let upper = match keys.upper {
-        Bound::Included(key) => form.end_of(&key).map_or(Bound::Unbounded, Bound::Excluded),
-        Bound::Excluded(key) => Bound::Excluded(form.start_of(&key)),
-        Bound::Unbounded => Bound::Unbounded,
+    let upper = match keys.end_bound().map(AsRef::as_ref) {
+        Bound::Included(key) if form.end_into(key, to) => Bound::Excluded(&to[..]),
+        Bound::Excluded(key) => {
+            form.start_into(key, to);
+            Bound::Excluded(&to[..])
+        }
+        Bound::Included(_) | Bound::Unbounded => Bound::Unbounded,
     };
-    Bounds { lower, upper }
+    (lower, upper)
+}
+
+/// Returns the move among entries that a move among index keys means; `bound` is the key of its target.
+fn among_entries<'s>(form: EntryForm, entries: &Cursor, to: Move<'s>, bound: &'s mut Vec<u8>) -> Move<'s> {
+    let Move::To(to) = to else { return to };
+    match to {
+        Seek::First | Seek::Last => return Move::To(to),
+        Seek::AtLeast(key) | Seek::Below(key) => form.start_into(key, bound),
+        Seek::Above(key) | Seek::AtMost(key) => {
+            if !form.end_into(key, bound) {
+                entries.key_above_all(bound);
+            }
+        }
+    }
+    Move::To(match to {
+        Seek::Below(_) | Seek::AtMost(_) => Seek::Below(bound),
+        _ => Seek::AtLeast(bound),
+    })
 }
 
 /// An iterator over rows, or their keys, in the order of an index.
@@ -384,14 +421,32 @@ impl<T: IndexItem> DoubleEndedIterator for IndexRange<T> {
 pub struct IndexCursor {
     entries: Cursor,
     parts: Parts,
+    /// Buffers for the bounds of entries that bounds of index keys mean.
+    bounds: [Vec<u8>; 2],
 }
 
 impl IndexCursor {
+    /// Drops the cursor, and returns its memory, as [`Cursor::into_memory`] does.
+    pub fn into_memory(self) -> CursorMemory {
+        let Self { entries, parts, bounds } = self;
+        let mut memory = entries.into_memory();
+        (memory.unescaped, memory.bounds) = (parts.unescaped, bounds);
+        memory
+    }
+
+    /// Makes the cursor use the memory of one that was dropped, as [`Cursor::with_memory`] does.
+    #[must_use]
+    pub fn with_memory(mut self, memory: CursorMemory) -> Self {
+        let CursorMemory { unescaped, bounds, .. } = self.entries.use_memory(memory);
+        (self.parts.unescaped, self.bounds) = (unescaped, bounds);
+        self
+    }
+
     /// Restricts the cursor to the rows with index keys in a range, as [`Cursor::set_range`] does. If the caller
     /// supplies the entries, the bounds may be any first bytes of entries, as for [`Index::range`].
     pub fn set_range<K: AsRef<[u8]>>(&mut self, range: impl RangeBounds<K>) {
-        let Bounds { lower, upper } = entry_bounds(self.parts.form, Bounds::of(&range));
-        self.entries.restrict(lower.as_ref().map(|key| &key[..]), upper.as_ref().map(|key| &key[..]));
+        let (lower, upper) = entry_bounds(self.parts.form, &range, &mut self.bounds);
+        self.entries.restrict(lower, upper);
     }
 
     /// Moves to the first or last row with an index key that satisfies `to`. Returns whether there is one; if not, the
@@ -511,9 +566,8 @@ impl IndexCursor {
         to: Move<'_>,
         mut condition: impl FnMut(IndexEntry<'_>) -> Condition,
     ) -> Result<bool> {
-        let mut bound = Vec::new();
-        let to = self.among_entries(to, &mut bound);
-        let Self { entries, parts } = self;
+        let Self { entries, parts, bounds: [bound, _] } = self;
+        let to = among_entries(parts.form, entries, to, bound);
         let mut evaluate = |key: &[u8], value: &[u8]| {
             let entry = EntryRef { key, value, row: &[] };
             parts.find(entry)?;
@@ -524,9 +578,9 @@ impl IndexCursor {
     }
 
     fn go(&mut self, to: Move<'_>) -> Result<bool> {
-        let mut bound = Vec::new();
-        let to = self.among_entries(to, &mut bound);
-        self.entries.go(to, Wanted::within(&|_| true))?;
+        let Self { entries, parts, bounds: [bound, _] } = self;
+        let to = among_entries(parts.form, entries, to, bound);
+        entries.go(to, Wanted::within(&|_| true))?;
         self.take_apart()
     }
 
@@ -535,23 +589,6 @@ impl IndexCursor {
         let Some(entry) = self.entries.entry() else { return Ok(false) };
         self.parts.find(entry)?;
         Ok(true)
-    }
-
-    /// Returns the move among entries that a move among index keys means; `bound` is the key of its target.
-    fn among_entries<'s>(&self, to: Move<'s>, bound: &'s mut Vec<u8>) -> Move<'s> {
-        let form = self.parts.form;
-        let Move::To(to) = to else { return to };
-        *bound = match to {
-            Seek::First | Seek::Last => return Move::To(to),
-            Seek::AtLeast(key) | Seek::Below(key) => form.start_of(key),
-            Seek::Above(key) | Seek::AtMost(key) => {
-                form.end_of(key).unwrap_or_else(|| self.entries.key_above_all())
-            }
-        };
-        Move::To(match to {
-            Seek::Below(_) | Seek::AtMost(_) => Seek::Below(bound),
-            _ => Seek::AtLeast(bound),
-        })
     }
 
     /// Returns the row at the cursor's position, or its entry, without copying it.

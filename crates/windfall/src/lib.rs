@@ -154,7 +154,7 @@ pub use alteration::TableAlteration;
 pub use catalog::{DropReport, MadeEntry};
 pub use check::{CheckReport, CheckedTree};
 pub use composite::{CompositeKey, CompositePart, CompositeParts, CompositeValue};
-pub use cursor::{BATCH_ROWS, Batch, Condition, Cursor, Seek};
+pub use cursor::{BATCH_ROWS, Batch, Condition, Cursor, CursorMemory, Seek};
 pub use database::{Database, IndexOptions, TableInfo, TableOptions};
 pub use ddl_group::{DdlGroup, TableChanges};
 pub use error::{Error, Result};

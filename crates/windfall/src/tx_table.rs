@@ -464,6 +464,23 @@ impl TxIndex<'_> {
         self.cursor_of(self.table.locking_reader(RowMode::Shared)?)
     }
 
+    /// As [`TxIndex::cursor_for_share`], but returns the entries alone, without the values of the rows that it locks,
+    /// as [`Index::key_cursor`] does.
+    ///
+    /// # Errors
+    /// As [`TxIndex::cursor_for_share`].
+    pub fn key_cursor_for_share(&self) -> Result<IndexCursor> {
+        self.key_cursor_of(self.table.locking_reader(RowMode::Shared)?)
+    }
+
+    /// As [`TxIndex::key_cursor_for_share`], and locks each row as [`TxTable::get_for_update`] does.
+    ///
+    /// # Errors
+    /// As [`TxIndex::cursor_for_update`].
+    pub fn key_cursor_for_update(&self) -> Result<IndexCursor> {
+        self.key_cursor_of(self.table.locking_reader(RowMode::Exclusive)?)
+    }
+
     /// As [`TxIndex::cursor_for_share`], and locks each row as [`TxTable::get_for_update`] does.
     ///
     /// # Errors

@@ -12,8 +12,8 @@ use std::{
 use common::{key, new_database};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use windfall::{
-    Cursor, Error, FlushLog, IndexCursor, IndexOptions, Isolation, Options, Result, Seek, TableOptions,
-    TransactionOptions, error::Owner,
+    Cursor, CursorMemory, Error, FlushLog, IndexCursor, IndexOptions, Isolation, Options, Result, Seek,
+    TableOptions, TransactionOptions, error::Owner,
 };
 
 fn options() -> Options {
@@ -375,6 +375,62 @@ fn a_locking_range_whose_ends_have_met_waits_for_no_lock() -> Result<()> {
 }
 
 /// Each row is returned once, by the end that reaches it first, for every kind of reader.
+/// Cursors in the same memory, one after the other, over tables that come and go, in transactions that end.
+#[test]
+fn a_cursor_in_the_memory_of_another_one_is_like_a_new_one() -> Result<()> {
+    let (_folder, db) = new_database(options())?;
+    let mut chance = StdRng::seed_from_u64(5);
+    let with_index = || TableOptions::default().index("i", IndexOptions::on_value(0..2));
+    let tables = [db.create_table("a", with_index())?, db.create_table("b", with_index())?];
+    let mut memory = CursorMemory::default();
+    for round in 0..200u32 {
+        let table = &tables[chance.random_range(0..2)];
+        match chance.random_range(0..6) {
+            0 => assert!(db.truncate_table(table.name())?.trees > 0),
+            1 => {
+                assert!(db.drop_index(table.name(), "i")?.trees > 0);
+                db.create_index(table.name(), "i", IndexOptions::on_value(0..2))?;
+            }
+            _ => {
+                for _ in 0..50 {
+                    let n = chance.random_range(0..500u32);
+                    table.put(&key(n), &[&key(n)[2..], &key(round)[..]].concat())?;
+                }
+            }
+        }
+        let trx = db.begin(TransactionOptions::default());
+        let within = trx.table(table);
+        let (low, high) = (chance.random_range(0..300u32), chance.random_range(300..500u32));
+        let expected: Vec<_> = within.range(key(low)..key(high))?.collect::<Result<_>>()?;
+        let mut found = Vec::new();
+        if chance.random() {
+            let mut cursor = within.cursor()?;
+            cursor.set_range(key(low)..key(high));
+            let mut cursor = cursor.with_memory(memory);
+            while cursor.next()? {
+                found.extend(cursor.row().map(|(key, value)| (key.to_vec(), value.to_vec())));
+            }
+            // Somewhere within the table.
+            cursor.prev()?;
+            memory = cursor.into_memory();
+        } else {
+            let mut cursor = within.index("i")?.cursor()?.with_memory(memory);
+            assert!(cursor.row().is_none());
+            let mut there = cursor.seek(Seek::AtLeast(&key(low)[2..]))?;
+            while let Some(row) = cursor.row().filter(|row| row.index_key < &key(high)[2..]) {
+                assert!(there && row.index_key == &row.key[2..]);
+                found.push((row.key.to_vec(), row.value.to_vec()));
+                there = cursor.next()?;
+            }
+            memory = cursor.into_memory();
+        }
+        assert_eq!(found, expected);
+        trx.commit()?;
+        assert_eq!(db.views(), [], "the memory keeps a view");
+    }
+    db.close()
+}
+
 #[test]
 fn both_ends_of_a_range_meet() -> Result<()> {
     let (_folder, db) = new_database(options())?;

@@ -19,7 +19,7 @@
 //! **Access.** Batches after the second are read as [`Access::Scan`]: a short range counts as a look-up, a long one as
 //! a scan.
 
-use core::ops::Deref;
+use core::ops::{Bound, Deref};
 
 use super::{
     Tree,
@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{
     error::Result,
-    keys::KeyRange,
+    keys::Limits,
     page::{EntryHeader, Node, node::NODE_HEADER},
 };
 
@@ -86,7 +86,7 @@ struct Batch {
 #[derive(Debug)]
 pub struct Cursor<T> {
     tree: T,
-    limits: KeyRange,
+    limits: Limits,
     batch: Batch,
     /// Index of the current entry in the batch, plus one; 0 is before the first, `entries.len() + 1` after the last.
     at: usize,
@@ -95,6 +95,13 @@ pub struct Cursor<T> {
     /// Whether the cursor is at the key `batch.low`, whose entry was discarded. Otherwise an empty batch is a range
     /// without entries.
     is_at_low: bool,
+}
+
+/// The buffers of a cursor that was dropped, for another one, of any tree.
+#[derive(Debug, Default)]
+pub struct CursorMemory {
+    limits: Limits,
+    batch: Batch,
 }
 
 impl Batch {
@@ -260,18 +267,31 @@ impl<S: PageStore> Tree<S> {
 impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
     /// Creates an unpositioned cursor.
     pub fn new(tree: T) -> Self {
-        let (limits, batch) = (KeyRange::default(), Batch::default());
+        let (limits, batch) = (Limits::default(), Batch::default());
         Self { tree, limits, batch, at: 0, limit: FIRST_BATCH, sought: false, is_at_low: false }
     }
 
+    /// Drops the cursor, and returns its buffers.
+    pub fn into_memory(self) -> CursorMemory {
+        CursorMemory { limits: self.limits, batch: self.batch }
+    }
+
+    /// Makes the cursor use these buffers, and resets it. Its limits stay.
+    pub fn use_memory(&mut self, CursorMemory { mut limits, batch }: CursorMemory) {
+        let (lower, upper) = self.limits.bounds();
+        limits.set(lower, upper);
+        (self.limits, self.batch) = (limits, batch);
+        self.reset();
+    }
+
     /// Restricts the cursor to limits and resets it.
-    pub fn set_limits(&mut self, limits: KeyRange) {
-        self.limits = limits;
+    pub fn set_limits(&mut self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) {
+        self.limits.set(lower, upper);
         self.reset();
     }
 
     /// Returns the limits of the cursor.
-    pub fn limits(&self) -> &KeyRange {
+    pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
@@ -313,9 +333,9 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
             *is_bounded = true;
             return self.down();
         }
-        if low[..] < *self.limits.from {
+        if low[..] < *self.limits.from() {
             low.clear();
-            low.extend_from_slice(&self.limits.from);
+            low.extend_from_slice(self.limits.from());
         }
         // An empty batch, from which the cursor can move either way.
         self.batch.end_at_low();
@@ -383,7 +403,7 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
 
     /// Moves to the last entry below the upper bound of the batch.
     fn down(&mut self) -> Result<bool> {
-        if let Some(to) = self.limits.to.as_deref()
+        if let Some(to) = self.limits.to()
             && self.batch.high().is_none_or(|high| to < high)
         {
             self.batch.high.clear();
@@ -392,7 +412,7 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
         }
         if self.limits.begins_at(self.batch.high()) {
             self.batch.low.clear();
-            self.batch.low.extend_from_slice(&self.limits.from);
+            self.batch.low.extend_from_slice(self.limits.from());
             self.batch.end_at_low();
             return Ok(false);
         }
@@ -428,9 +448,9 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
             };
             let (node, bounds) = (Node::new(path.node.page()), bounds.as_ref());
             let is_valid = || path.node.is_valid();
-            let KeyRange { from, to } = &self.limits;
+            let (from, to) = (self.limits.from(), self.limits.to());
             let is_copy_valid = if up {
-                batch.fill_up(node, bounds, to.as_deref(), self.limit, is_valid)
+                batch.fill_up(node, bounds, to, self.limit, is_valid)
             } else {
                 batch.fill_down(node, bounds, from, self.limit, is_valid)
             };

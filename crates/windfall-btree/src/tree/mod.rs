@@ -48,7 +48,7 @@ mod tests;
 pub use bulk_load::BulkLoader;
 pub use change::{Adjacent, LeafHint, Located, Room};
 pub use check::{TreeReport, Walk};
-pub use cursor::{Cursor, Seek};
+pub use cursor::{Cursor, CursorMemory, Seek};
 pub use fields::{Chains, StoredField, StoredFields};
 pub use freeze::Horizon;
 pub use look_up::LookUp;

@@ -36,7 +36,6 @@ use core::ops::Bound;
 use super::{At, Condition, Cursor, Move, Reader, Releasable, Seek, Wanted, split};
 use crate::{
     error::Result,
-    keys::KeyRange,
     scope::{Inner, RowCall, RowLock, Scope, TableKind},
     store::Tree,
     sync::LongWork,
@@ -64,7 +63,7 @@ impl Cursor {
             "a range is fixed twice, or after its first step"
         );
         self.keeps_view = true;
-        self.entries.set_limits(KeyRange::new(lower, upper));
+        self.entries.set_limits(lower, upper);
         self.look_or_lock(lower, upper).map_err(|error| error.of(|_| self.owner.clone()))
     }
 
@@ -202,14 +201,15 @@ impl Cursor {
         keeps_lock: bool,
     ) -> Result<bool, Stop> {
         let trx = call.attempt()?;
-        let Self { table, tree, entries, long, entry_value, owner, form, fields, releasable, .. } = self;
+        let Self { table, tree, entries, long, entry_value, owner, form, covers, fields, releasable, .. } =
+            self;
         let mut note_lock = |trx: &Trx<'_>, tree: &Tree, key: &[u8]| {
             let held = if keeps_lock { Some(lock.mode) } else { row::held_before(trx, tree, key) };
             *releasable = (held < Some(lock.mode)).then_some(Releasable { before: held });
         };
         let entered = table.enter()?;
         tree.space().check_live()?;
-        let read = LockingRead { mode: lock.mode, fields: Some(*fields), entry: None };
+        let read = LockingRead { mode: lock.mode, fields: (!*covers).then_some(*fields), entry: None };
         let Some(form) = *form else {
             note_lock(trx, tree, entries.key());
             let read = row::read_locked(trx, tree, entries.key(), read, long, || owner.clone());

@@ -228,7 +228,7 @@ impl IndexCursor {
         condition: Option<&mut EntryCondition<'_>>,
         batch: &mut IndexBatch,
     ) -> Result<()> {
-        let Self { entries, parts } = self;
+        let Self { entries, parts, .. } = self;
         let is_full = entries.take(step, &mut Entries { batch, parts, at_most, condition })?;
         match batch.entries.last() {
             Some(PlacedEntry { start, key, row, end, places, .. }) if !is_full => {

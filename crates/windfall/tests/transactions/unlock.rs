@@ -209,3 +209,43 @@ fn a_row_that_was_not_locked_is_not_unlocked() {
     assert!(!within.unlock_row(&mut one).unwrap());
     assert_eq!((locked_rows(&db, &trx), locked_rows(&db, &holder)), (vec![2, 3], vec![1]));
 }
+
+/// A cursor of entries alone locks the rows, and returns no values.
+#[test]
+fn a_cursor_of_entries_alone_locks_their_rows() {
+    for level in LEVELS {
+        let db = database();
+        let table = filled(&db);
+        let trx = begin(&db, level);
+        let index = trx.table(&table).index("second").unwrap();
+        for (first, mode) in [(2, RowMode::Shared), (5, RowMode::Exclusive)] {
+            let mut cursor = match mode {
+                RowMode::Shared => index.key_cursor_for_share().unwrap(),
+                RowMode::Exclusive => index.key_cursor_for_update().unwrap(),
+            };
+            cursor.set_range([first]..[first + 2]);
+            for n in [first, first + 1] {
+                assert!(cursor.next().unwrap());
+                let row = cursor.row().unwrap();
+                assert_eq!((row.index_key, row.key, row.value), (&[n][..], &[n][..], &[][..]), "{level:?}");
+                assert_eq!(is_free(&db, &table, n, RowMode::Shared), mode == RowMode::Shared);
+                assert!(!is_free(&db, &table, n, RowMode::Exclusive));
+            }
+            assert!(!cursor.next().unwrap());
+            if level <= Isolation::ReadCommitted {
+                assert!(cursor.prev().unwrap() && !cursor.unlock_row().unwrap(), "it was locked before");
+            }
+        }
+        assert_eq!(locked_rows(&db, &trx), [2, 3, 5, 6], "{level:?}");
+        let waits = trx.table(&table).index("second").unwrap().key_cursor_for_update();
+        let mut waits = waits.unwrap();
+        waits.semi_consistent(true);
+        let holder = begin(&db, Isolation::ReadCommitted);
+        holder.table(&table).get_for_update(&[8]).unwrap();
+        waits.set_range([8]..=[8]);
+        if level <= Isolation::ReadCommitted {
+            assert!(waits.next().unwrap() && waits.was_semi_consistent());
+            assert_eq!(waits.row().map(|row| (row.key, row.value)), Some((&[8][..], &[][..])));
+        }
+    }
+}

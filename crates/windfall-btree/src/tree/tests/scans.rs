@@ -5,13 +5,15 @@
 //! **Invariants.** Keys that are present throughout are seen once, in order (test:
 //! `a_cursor_survives_splits_and_merges_between_its_calls`).
 
+use core::ops::Bound;
+
 use proptest::prelude::*;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
 use super::{confirm, get, header, put, remove, tree};
 use crate::{
     error::{Error, UsageError},
-    keys::{KeyRange, successor},
+    keys::successor,
     page::node::key_limit,
     tree::Seek,
 };
@@ -110,7 +112,7 @@ fn a_cursor_stays_within_its_limits() {
             .collect();
         let behind = keys.len() + 1;
         let mut cursor = tree.cursor();
-        cursor.set_limits(KeyRange { from: from.into(), to: until.map(Into::into) });
+        cursor.set_limits(Bound::Included(&from), until.as_deref().map_or(Bound::Unbounded, Bound::Excluded));
         let mut at = None;
         let steps = chance.random_range(1..40);
         for step in 0..steps {

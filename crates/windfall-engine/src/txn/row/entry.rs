@@ -146,6 +146,12 @@ impl EntryForm {
         end_of_prefix(self.start_of(index_key))
     }
 
+    /// As [`EntryForm::end_of`], into `out`, which it replaces. Returns whether there are greater ones.
+    pub fn end_into(self, index_key: &[u8], out: &mut Vec<u8>) -> bool {
+        self.start_into(index_key, out);
+        raise_prefix(out)
+    }
+
     /// Returns the value of an entry.
     pub fn value_of(self, index: &[u8], payload: &[u8]) -> Vec<u8> {
         match self {
@@ -162,10 +168,15 @@ impl EntryForm {
 
 /// Returns the lower bound of the keys above all that begin with these bytes; `None` if there are no greater ones.
 pub fn end_of_prefix(mut prefix: Vec<u8>) -> Option<Vec<u8>> {
-    let last = prefix.iter().rposition(|byte| *byte != 0xff)?;
+    raise_prefix(&mut prefix).then_some(prefix)
+}
+
+/// As [`end_of_prefix`], in place. Returns whether there are greater ones.
+fn raise_prefix(prefix: &mut Vec<u8>) -> bool {
+    let Some(last) = prefix.iter().rposition(|byte| *byte != 0xff) else { return false };
     prefix.truncate(last + 1);
     prefix[last] += 1;
-    Some(prefix)
+    true
 }
 
 /// An entry of a row that the caller supplies, in an index that does not make its entries itself.
@@ -333,6 +344,7 @@ mod tests {
                 let mut again = vec![7];
                 form.start_into(&one, &mut again);
                 prop_assert_eq!(&again, &start);
+                prop_assert_eq!(form.end_into(&one, &mut again).then_some(again), end.clone());
                 let is_between = start <= entry && end.as_ref().is_none_or(|end| entry < *end);
                 prop_assert_eq!(is_between, entry.starts_with(&start), "{:?}: {:?} in {:?}", form, entry, (start, end));
             }
