@@ -7,9 +7,9 @@ use core::{mem::take, ops::Bound};
 
 use common::{key, new_database};
 use windfall::{
-    Batch, Condition, CountingAllocator, CursorMemory, FlushLog, IndexBatch, IndexEntry, IndexOptions, LoadOptions, OneRow,
-    Options, Result, Seek, SuppliedChange, SuppliedEntry, TableLoad, TableOptions, TransactionOptions, Values,
-    row::FieldSet,
+    Batch, Condition, CountingAllocator, CursorMemory, FlushLog, IndexBatch, IndexEntry, IndexOptions,
+    LoadOptions, OneRow, Options, Result, Seek, SuppliedChange, SuppliedEntry, TableLoad, TableOptions,
+    TransactionOptions, Values, row::FieldSet,
 };
 use windfall_base::sync::work::{self, Work};
 
