@@ -39,6 +39,7 @@ use std::collections::BTreeMap;
 use super::{
     ids::Ids,
     listing::{TransactionInfo, TransactionState, ViewInfo},
+    pins::{Pinned, Pins},
     snapshot::Snapshot,
 };
 use crate::{
@@ -107,14 +108,6 @@ impl Ending {
     }
 }
 
-/// The pin of a read view, which keeps versions from purge.
-#[derive(Debug)]
-struct Pinned {
-    snapshot: Arc<Snapshot>,
-    since: Duration,
-    is_ended: Arc<AtomicBool>,
-}
-
 /// A pin that was just made.
 #[derive(Debug)]
 pub(super) struct NewPin {
@@ -122,14 +115,12 @@ pub(super) struct NewPin {
     /// The number of transactions that had ended.
     pub ends: u64,
     pub number: u64,
-    pub is_ended: Arc<AtomicBool>,
 }
 
 #[derive(Debug, Default)]
 struct ActiveTable {
     running: BTreeMap<TrxId, ActiveEntry>,
-    pins: BTreeMap<u64, Pinned>,
-    next_pin: u64,
+    pins: Pins,
     /// The snapshot of now, if one was made since a transaction last began or ended.
     snapshot: Option<Arc<Snapshot>>,
     /// Bytes that the names of prepared transactions take in a checkpoint's record.
@@ -484,7 +475,7 @@ impl Active {
         assert!(oldest <= first, "transaction {first} is active, and all below {oldest} have ended");
         let names: usize = table.running.values().map(ActiveEntry::log_of_name).sum();
         assert!(table.names == names, "the names take {names} bytes, and {} are counted", table.names);
-        assert!(table.pins.keys().all(|number| *number < table.next_pin), "a pin has a number to come");
+        table.pins.check_invariants();
         let snapshots = || table.pins.values().map(|pinned| &pinned.snapshot);
         let is_sorted = |of: fn(&Snapshot) -> TrxId| snapshots().map(|snapshot| of(snapshot)).is_sorted();
         assert!(
@@ -525,7 +516,7 @@ impl Active {
     /// Returns the number of ids assigned since the oldest read view was made; 0 without one.
     pub fn oldest_view(&self) -> u64 {
         let table = self.table.lock();
-        table.pins.first_key_value().map_or(0, |(_, oldest)| oldest.ids_since(&self.ids))
+        table.pins.oldest().map_or(0, |oldest| oldest.ids_since(&self.ids))
     }
 
     /// Returns all active transactions.
@@ -558,8 +549,8 @@ impl Active {
     /// oldest pin was made; without a pin, by those that have ended now.
     pub(crate) fn horizon(&self) -> Arc<Snapshot> {
         let mut table = self.table.lock();
-        match table.pins.first_key_value() {
-            Some((_, oldest)) => oldest.snapshot.clone(),
+        match table.pins.oldest() {
+            Some(oldest) => oldest.snapshot.clone(),
             None => self.shared_snapshot(&mut table),
         }
     }
@@ -574,29 +565,26 @@ impl Active {
         self.ends.load(SeqCst)
     }
 
-    /// Pins the versions that the transactions ended by now have made. Returns their snapshot, their number, the number
-    /// of the pin, and the flag that is set when the pin is ended.
-    pub(super) fn pin(&self) -> NewPin {
+    /// Pins the versions that the transactions ended by now have made. Returns their snapshot, their number, and the
+    /// number of the pin. The flag is set when the pin is ended.
+    pub(super) fn pin(&self, is_ended: &Arc<AtomicBool>) -> NewPin {
         let since = self.env.now();
         let mut table = self.table.lock();
-        let (number, ends) = (table.next_pin, self.ends());
-        table.next_pin += 1;
-        let (snapshot, is_ended) = (self.shared_snapshot(&mut table), Arc::new(AtomicBool::new(false)));
+        let (snapshot, ends) = (self.shared_snapshot(&mut table), self.ends());
         let pinned = Pinned { snapshot: snapshot.clone(), since, is_ended: is_ended.clone() };
         debug_assert!(
-            table.pins.last_key_value().is_none_or(|(_, last)| {
+            table.pins.newest().is_none_or(|last| {
                 last.snapshot.high <= snapshot.high && last.snapshot.low <= snapshot.low
             }),
             "a later view sees no fewer transactions"
         );
-        let before = table.pins.insert(number, pinned);
-        debug_assert!(before.is_none(), "each view has a pin of its own");
-        NewPin { snapshot, ends, number, is_ended }
+        let number = table.pins.push(pinned);
+        NewPin { snapshot, ends, number }
     }
 
     /// Removes a pin, unless it was ended. Returns whether it was there.
     pub(super) fn unpin(&self, number: u64) -> bool {
-        self.table.lock().pins.remove(&number).is_some()
+        self.table.lock().pins.remove(number).is_some()
     }
 
     /// Ends the read views that do not see a transaction, beginning with the oldest, if they were made before
@@ -604,14 +592,14 @@ impl Active {
     pub(in crate::txn) fn end_views(&self, trx: TrxId, made_before: Duration) -> u64 {
         let mut table = self.table.lock();
         let mut ended = 0;
-        while let Some(oldest) = table.pins.first_entry()
-            && oldest.get().since < made_before
-            && !oldest.get().snapshot.covers(trx)
+        while let Some(oldest) = table.pins.oldest()
+            && oldest.since < made_before
+            && !oldest.snapshot.covers(trx)
         {
             // Purge searches for read views under this lock.
-            let was_ended = oldest.get().is_ended.swap(true, SeqCst);
+            let was_ended = oldest.is_ended.swap(true, SeqCst);
             debug_assert!(!was_ended, "a view was ended, and still keeps versions from purge");
-            oldest.remove();
+            table.pins.remove_oldest();
             ended += 1;
         }
         ended
@@ -622,7 +610,7 @@ impl Horizon for Active {
     /// Nothing is known before [`Active::opened`].
     fn frozen_below(&self) -> TrxId {
         let table = self.table.lock();
-        let pinned = table.pins.first_key_value().map_or(TrxId::MAX, |(_, oldest)| oldest.snapshot.low);
+        let pinned = table.pins.oldest().map_or(TrxId::MAX, |oldest| oldest.snapshot.low);
         pinned.min(self.oldest())
     }
 }

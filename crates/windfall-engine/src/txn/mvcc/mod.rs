@@ -10,6 +10,7 @@
 pub mod active;
 pub mod ids;
 pub mod listing;
+mod pins;
 pub mod snapshot;
 pub mod value;
 pub mod view;

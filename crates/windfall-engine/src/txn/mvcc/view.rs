@@ -6,7 +6,9 @@
 //! **Invariants.** A view is pinned in the table of active transactions (`active`) under the lock under which ids are
 //! assigned: purge finds the pin, or has read a horizon that the view sees completely (checked by
 //! `mvcc/active.rs::pin`). A view is replaced by a newer one only if that would see more: a seek of a cursor keeps its
-//! view while no transaction has ended (test: `a_view_is_current_until_a_transaction_ends`).
+//! view while no transaction has ended (test: `a_view_is_current_until_a_transaction_ends`). A view that was released
+//! protects nothing and no read by it succeeds, until it is renewed (test:
+//! `a_released_view_reads_nothing_until_it_is_renewed`).
 
 use super::{
     active::{Active, NewPin},
@@ -37,8 +39,25 @@ pub struct ReadView {
 impl ReadView {
     /// Creates a read view of what is committed now.
     pub(in crate::txn) fn new(active: &Arc<Active>) -> Self {
-        let NewPin { snapshot, ends, number, is_ended } = active.pin();
-        Self { snapshot, ends, pin: Pin { active: active.clone(), number, is_ended } }
+        let is_ended = Arc::new(AtomicBool::new(false));
+        let NewPin { snapshot, ends, number } = active.pin(&is_ended);
+        Self { snapshot, ends, pin: Pin { active: active.clone(), number: Some(number), is_ended } }
+    }
+
+    /// Ends the view at the request of its owner, and keeps its memory for [`ReadView::renew`].
+    pub fn release(&mut self) {
+        self.pin.release();
+        self.pin.is_ended.store(true, SeqCst);
+    }
+
+    /// Makes a released view a view of what is committed now.
+    pub fn renew(&mut self) {
+        let Self { snapshot, ends, pin } = self;
+        assert!(pin.number.is_none(), "a view that protects versions is renewed");
+        // This comes first: the pin that is made next may be ended at once.
+        pin.is_ended.store(false, SeqCst);
+        let made = pin.active.pin(&pin.is_ended);
+        (*snapshot, *ends, pin.number) = (made.snapshot, made.ends, Some(made.number));
     }
 
     /// Returns whether a view that is made now would see the same versions: no transaction has ended since this one was
@@ -76,16 +95,56 @@ impl ReadView {
 #[derive(Debug)]
 struct Pin {
     active: Arc<Active>,
-    number: u64,
+    /// `None` if it was released.
+    number: Option<u64>,
     is_ended: Arc<AtomicBool>,
 }
 
 impl Drop for Pin {
     fn drop(&mut self) {
-        let was_pinned = self.active.unpin(self.number);
+        self.release();
+    }
+}
+
+impl Pin {
+    fn release(&mut self) {
+        let Some(number) = self.number.take() else { return };
+        let was_pinned = self.active.unpin(number);
         debug_assert!(
             was_pinned || cfg!(feature = "model") || self.is_ended.load(SeqCst),
             "purge did not wait for a read view that was valid"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use windfall_sim::{SimulatedDisk, SimulatedEnv};
+
+    use super::*;
+    use crate::txn::{
+        locks::OwnerOptions,
+        tests::{Base, Setup},
+    };
+
+    #[test]
+    fn a_released_view_reads_nothing_until_it_is_renewed() {
+        let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+        let base = Base::open(Setup::simulated(&disk, &env)).unwrap();
+        let active = &Arc::new(Active::new(base.transactions.ids().clone(), Arc::new(env)));
+        let held = |view: &ReadView| view.held(Ok::<(), TransactionError>(())).is_ok();
+        let mut view = ReadView::new(active);
+        let (trx, _) = active.begin(OwnerOptions::default()).unwrap();
+        active.end(trx);
+        assert!(held(&view) && !view.sees(trx));
+        view.release();
+        view.release();
+        assert!(!held(&view) && !view.is_current(), "nothing protects what it would read");
+        assert!(active.views().is_empty(), "it holds purge no more");
+        view.renew();
+        assert!(held(&view) && view.is_current() && view.sees(trx));
+        assert_eq!(active.views().len(), 1);
+        drop(view);
+        assert!(active.views().is_empty());
     }
 }
