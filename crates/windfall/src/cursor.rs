@@ -39,7 +39,7 @@ use crate::{
     ids::{SpaceId, TrxId},
     page::EntryHeader,
     row::FieldSet,
-    scope::{Inner, RowLock, Scope, tables::SeenChanges},
+    scope::{Inner, RowLock, Scope, ScopeRef, tables::SeenChanges},
     store::Tree,
     sync::{Arc, LongWork, is_inside},
     tree,
@@ -150,11 +150,11 @@ pub struct CursorMemory {
 #[derive(Clone, Debug)]
 pub(crate) enum Reader {
     /// The session of a temporary table, in a transaction or not: it sees its own changes.
-    Session(Option<Arc<Scope>>),
+    Session(Option<ScopeRef>),
     /// A call outside of transactions.
     Alone,
     /// A transaction, with the lock for each row if the read is a locking one.
-    InTransaction(Arc<Scope>, Option<RowLock>),
+    InTransaction(ScopeRef, Option<RowLock>),
 }
 
 /// A position among all entries of the tree, live rows or not.

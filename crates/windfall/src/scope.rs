@@ -21,7 +21,12 @@
 //! `an_end_from_within_a_call_waits_for_no_call_of_another_thread`). The statement of a closure that is run there
 //! refuses calls of other threads from its beginning, so its end has no call to wait for (test:
 //! `a_statement_from_within_a_call_keeps_the_calls_of_other_threads_out`).
+//!
+//! The state serves one transaction after the other (test: `restarted_transactions_behave_as_new_ones`). What refers to
+//! it longer than a borrow of the handle, a cursor, has the number of its transaction, and makes no call in a later one
+//! (test: `cursors_of_the_former_transaction_are_refused_after_a_restart`).
 
+pub(crate) mod end;
 pub(crate) mod statement;
 pub(crate) mod tables;
 
@@ -38,14 +43,16 @@ use crate::{
     catalog::{Catalog, DdlOptions},
     engine::Engine,
     error::{Error, LockError, Owner, Result, TransactionError},
-    ids::{Lsn, SpaceId, TrxId},
+    ids::{SpaceId, TrxId},
     interrupt::InterruptHandle,
-    log::FlushLog,
     session::SessionUndo,
     store::Tree,
     sync::{
         Arc, Interruptible, Mutex, MutexGuard, OnceLock, Rank,
-        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+        atomic::{
+            AtomicBool, AtomicU64, AtomicUsize,
+            Ordering::{Relaxed, SeqCst},
+        },
         is_inside, thread, thread_local,
     },
     transaction::{Isolation, LockWaitPolicy, TransactionOptions},
@@ -53,7 +60,6 @@ use crate::{
         ReadView, Rules, Savepoint, Stop, Suspended, Trx, Visibility,
         locks::{LockOwner, LockTimeout, LockWait, OwnerOptions, RowMode, TableMode, Waits},
         row,
-        trx::prepared::Prepared,
     },
 };
 
@@ -97,7 +103,11 @@ fn is_in_call() -> bool {
 #[derive(Debug)]
 pub(crate) struct Scope {
     pub(crate) engine: Arc<Engine>,
-    pub(crate) options: TransactionOptions,
+    /// The number of transactions that had this state before the present one. It changes under the mutex.
+    generation: AtomicU64,
+    /// The isolation level, as its place in [`Isolation::ALL`].
+    isolation: AtomicUsize,
+    read_only: AtomicBool,
     /// The lock timeout of its calls, if it is not that of the database.
     lock_wait: LockWait,
     inner: Mutex<Inner>,
@@ -162,8 +172,12 @@ impl RowLock {
 pub(crate) struct Inner {
     phase: Phase,
     trx: Suspended,
+    /// The options of the transaction as a lock owner.
+    owner: OwnerOptions,
     /// The view of plain reads, if they keep one.
     view: Option<Arc<ReadView>>,
+    /// A view that was released, for its memory.
+    spare_view: Option<Arc<ReadView>>,
     /// The tables that are locked, and the lock modes.
     tables: SmallVec<[(SpaceId, TableMode); 4]>,
     /// The number of calls that have changed rows, and for each table the number of the last one; without a tablespace
@@ -185,11 +199,13 @@ impl Scope {
         options: TransactionOptions,
         interrupt: Option<InterruptHandle>,
     ) -> Self {
-        let wants_view = options.snapshot && options.isolation >= Isolation::RepeatableRead;
+        let TransactionOptions { isolation, read_only, lock_wait, owner, .. } = options;
         let inner = Inner {
             phase: Phase::Open,
-            trx: Suspended::new(options.owner),
-            view: wants_view.then(|| Arc::new(engine.transactions.versions().view())),
+            trx: Suspended::new(owner),
+            owner,
+            view: None,
+            spare_view: None,
             tables: SmallVec::new(),
             changes: 0,
             changed: SmallVec::new(),
@@ -199,11 +215,21 @@ impl Scope {
             statements: Statements::default(),
             waited: Duration::ZERO,
         };
-        let inner = Mutex::new(Rank::Scope, inner);
-        let (id, abandoned) = (AtomicU64::new(0), AtomicBool::new(false));
-        let (lock_wait, interrupt) =
-            (LockWait::new(options.lock_wait), interrupt.map_or_else(OnceLock::new, OnceLock::from));
-        Self { engine, options, lock_wait, inner, interrupt, id, abandoned }
+        let mut scope = Self {
+            engine,
+            generation: AtomicU64::new(0),
+            isolation: AtomicUsize::new(isolation as usize),
+            read_only: AtomicBool::new(read_only),
+            lock_wait: LockWait::new(lock_wait),
+            inner: Mutex::new(Rank::Scope, inner),
+            interrupt: interrupt.map_or_else(OnceLock::new, OnceLock::from),
+            id: AtomicU64::new(0),
+            abandoned: AtomicBool::new(false),
+        };
+        if options.wants_view() {
+            scope.inner.get_mut().view = Some(Arc::new(scope.engine.transactions.versions().view()));
+        }
+        scope
     }
 
     /// Runs a call on the transaction itself.
@@ -215,8 +241,14 @@ impl Scope {
 
     /// Begins a call, or a part of one. Its result, also an error, must be passed to [`Call::finish`].
     pub(crate) fn begin_call(&self) -> Result<Call<'_>> {
+        self.begin_call_if(|| Ok(()))
+    }
+
+    /// As [`Scope::begin_call`], if a check that is made with the state locked succeeds.
+    fn begin_call_if(&self, check: impl FnOnce() -> Result<()>) -> Result<Call<'_>> {
         let inner = self.inner.try_lock().ok_or(TransactionError::Busy)?;
-        let begun = inner.statements.check_thread().and_then(|()| self.begin_call_on(inner));
+        let begun =
+            check().and_then(|()| inner.statements.check_thread()).and_then(|()| self.begin_call_on(inner));
         if begun.is_err() {
             // The handle may have been dropped while this thread held the mutex.
             self.end_if_abandoned();
@@ -234,52 +266,6 @@ impl Scope {
             inner.trx.continue_statement();
         }
         Ok(Call { scope: self, inner, marker: InCall::enter(self.interrupt.get()) })
-    }
-
-    /// Rolls back, and keeps the reason for the errors of later calls.
-    fn rollback_because(&self, inner: &mut Inner, why: Arc<str>) -> Result<()> {
-        let before = core::mem::replace(&mut inner.phase, Phase::RolledBack(why));
-        let done = self.resume(inner).rollback().map(drop);
-        if let Phase::Prepared(xid) = before {
-            self.engine.transactions.prepared().remove(&xid);
-        }
-        self.discard_state(inner);
-        done
-    }
-
-    /// Drops what a transaction that has ended has for its reads and rollbacks, and purges what it has left in
-    /// temporary tables.
-    fn discard_state(&self, inner: &mut Inner) {
-        assert!(
-            matches!(inner.phase, Phase::Committed | Phase::RolledBack(_)),
-            "a transaction that is still open loses its view, its savepoints and its statements"
-        );
-        inner.view = None;
-        inner.savepoints.clear();
-        inner.statements.discard();
-        for undo in inner.sessions.drain(..) {
-            self.engine.transactions.purge().purge_temporary(undo.stream());
-        }
-    }
-
-    /// Locks the state for the end of the transaction or of a statement. Waits until a call in progress on another
-    /// thread has ended, except from within a call.
-    fn lock_for_end(&self) -> Result<MutexGuard<'_, Inner>> {
-        if is_in_call() {
-            Ok(self.inner.try_lock().ok_or(TransactionError::Busy)?)
-        } else {
-            Ok(self.inner.lock())
-        }
-    }
-
-    /// Ends the transaction, prepared or not. Waits first until a call in progress on another thread has ended.
-    fn end<T>(&self, run: impl FnOnce(&mut Inner) -> Result<T>) -> Result<T> {
-        let mut inner = self.lock_for_end()?;
-        inner.check_active()?;
-        inner.statements.check_none()?;
-        self.engine.check_open()?;
-        inner.trx.accept_no_calls();
-        run(&mut inner)
     }
 
     fn resume(&self, inner: &mut Inner) -> Trx<'_> {
@@ -313,14 +299,19 @@ impl Scope {
         RowCall { start: trx.savepoint(), trx, space: None, lock_timeout }
     }
 
+    /// Returns the isolation level.
+    pub(crate) fn isolation(&self) -> Isolation {
+        Isolation::ALL[self.isolation.load(Relaxed)]
+    }
+
     /// Returns whether locking reads also lock gaps, so that missing rows stay missing.
     pub(crate) fn locks_gaps(&self) -> bool {
-        self.options.isolation >= Isolation::RepeatableRead
+        self.isolation() >= Isolation::RepeatableRead
     }
 
     /// Returns the lock mode of plain reads, if they lock.
     pub(crate) fn plain_read_lock(&self) -> Option<RowMode> {
-        (self.options.isolation == Isolation::Serializable).then_some(RowMode::Shared)
+        (self.isolation() == Isolation::Serializable).then_some(RowMode::Shared)
     }
 
     /// Returns how long a call waits for a lock.
@@ -362,7 +353,9 @@ impl Scope {
     /// Changes the options of the transaction as a lock owner, except for its ordering group.
     pub(crate) fn change_owner(&self, change: impl FnOnce(&mut OwnerOptions)) -> Result<()> {
         self.call(|inner| {
-            inner.trx.change_options(self.engine.transactions.active(), change);
+            change(&mut inner.owner);
+            let owner = inner.owner;
+            inner.trx.change_options(self.engine.transactions.active(), |options| *options = owner);
             Ok(())
         })
     }
@@ -376,7 +369,7 @@ impl Scope {
     /// Returns whether plain reads use one view, until the transaction ends or, at [`Isolation::ReadCommitted`], the
     /// outermost statement in progress.
     pub(crate) fn keeps_view(&self, inner: &Inner) -> bool {
-        match self.options.isolation {
+        match self.isolation() {
             Isolation::RepeatableRead | Isolation::Snapshot => true,
             Isolation::ReadCommitted => !inner.statements.is_empty(),
             Isolation::ReadUncommitted | Isolation::Serializable => false,
@@ -386,12 +379,24 @@ impl Scope {
     /// Returns the view that plain reads keep, and takes it if there is none yet.
     pub(crate) fn view<'i>(&self, inner: &'i mut Inner) -> &'i Arc<ReadView> {
         debug_assert!(self.keeps_view(inner), "a view is kept that no end would release");
-        inner.view.get_or_insert_with(|| Arc::new(self.engine.transactions.versions().view()))
+        let Inner { view, spare_view, .. } = inner;
+        view.get_or_insert_with(|| self.new_view(spare_view))
+    }
+
+    /// Returns a view of now, in the memory of a spare one if there is one.
+    fn new_view(&self, spare: &mut Option<Arc<ReadView>>) -> Arc<ReadView> {
+        if let Some(mut view) = spare.take()
+            && let Some(of_before) = Arc::get_mut(&mut view)
+        {
+            of_before.renew();
+            return view;
+        }
+        Arc::new(self.engine.transactions.versions().view())
     }
 
     /// Returns the view of a plain read that begins now, at levels that read with views.
     pub(crate) fn view_of_plain_read(&self, inner: &mut Inner) -> Option<Arc<ReadView>> {
-        (self.options.isolation != Isolation::ReadUncommitted).then(|| self.view_of_read(inner))
+        (self.isolation() != Isolation::ReadUncommitted).then(|| self.view_of_read(inner))
     }
 
     /// Returns a view for a read that begins now.
@@ -422,11 +427,19 @@ impl Scope {
 
     /// Returns the strict view: rows that have changed since must be neither changed nor locked.
     pub(crate) fn strict_view<'i>(&self, inner: &'i Inner) -> Option<&'i Arc<ReadView>> {
-        inner.view.as_ref().filter(|_| self.options.isolation == Isolation::Snapshot)
+        inner.view.as_ref().filter(|_| self.isolation() == Isolation::Snapshot)
     }
 }
 
 impl Scope {
+    /// Records that temporary tables of a session are to be changed.
+    pub(crate) fn uses(&self, inner: &mut Inner, undo: &Arc<SessionUndo>) {
+        if !inner.sessions.iter().any(|known| Arc::ptr_eq(known, undo)) {
+            inner.sessions.push(undo.clone());
+        }
+        self.engine.transactions.purge().keep_up_with_temporary(undo.stream());
+    }
+
     /// Returns the transaction's id, if it has one.
     pub(crate) fn id(&self) -> Option<TrxId> {
         Some(self.id.load(SeqCst)).filter(|id| *id != 0).map(TrxId)
@@ -442,7 +455,7 @@ impl Scope {
     /// # Errors
     /// [`TransactionError::ReadOnly`].
     pub(crate) fn check_may_change(&self) -> Result<()> {
-        if self.options.read_only { Err(TransactionError::ReadOnly.into()) } else { Ok(()) }
+        if self.read_only.load(Relaxed) { Err(TransactionError::ReadOnly.into()) } else { Ok(()) }
     }
 
     /// Locks a range of keys against inserts, at levels that lock gaps.
@@ -455,99 +468,40 @@ impl Scope {
     ) -> Result<()> {
         row::lock_range(&mut self.running(inner), tree, lower, upper)
     }
+}
 
-    pub(crate) fn commit(&self, mode: FlushLog) -> Result<Option<Lsn>> {
-        let end = self.end(|inner| {
-            let mut trx = self.resume(inner);
-            let end = trx.commit();
-            match (&end, &inner.phase) {
-                (Ok(_), Phase::Prepared(xid)) => self.engine.transactions.prepared().remove(xid),
-                (Ok(_), _) => {}
-                // It stays prepared, as its coordinator expects.
-                (Err(_), Phase::Prepared(_)) => {
-                    inner.trx = trx.suspend();
-                    return end;
-                }
-                (Err(_), _) => drop(trx),
-            }
-            inner.phase = match &end {
-                Ok(_) => Phase::Committed,
-                Err(error) => Phase::RolledBack(error.to_string().into()),
-            };
-            self.discard_state(inner);
-            end
-        })?;
-        self.await_log(end, mode)?;
-        Ok(end)
+/// The state of a transaction, for what may outlive the transaction: its calls are refused when the state has become
+/// that of another one.
+#[derive(Clone, Debug)]
+pub(crate) struct ScopeRef {
+    scope: Arc<Scope>,
+    generation: u64,
+}
+
+impl ScopeRef {
+    /// Returns a reference to the present transaction of a handle.
+    pub(crate) fn new(scope: &Arc<Scope>) -> Self {
+        Self { scope: scope.clone(), generation: scope.generation.load(Relaxed) }
     }
 
-    fn await_log(&self, end: Option<Lsn>, mode: FlushLog) -> Result<()> {
-        self.engine.await_log(end, mode)?;
-        self.engine.env.yield_point();
-        Ok(())
+    /// As [`Scope::begin_call`].
+    pub(crate) fn begin_call(&self) -> Result<Call<'_>> {
+        // The calls of the later transaction are not refused because of this one.
+        self.check_generation()?;
+        self.scope.begin_call_if(|| self.check_generation())
     }
 
-    pub(crate) fn prepare(&self, xid: &[u8], mode: FlushLog) -> Result<()> {
-        Prepared::check_name(xid)?;
-        let xid = Arc::from(xid);
-        let end = self.call(|inner| {
-            inner.statements.check_none()?;
-            let prepared = self.engine.transactions.prepared();
-            let mut trx = self.running(inner);
-            prepared.enter(&xid, trx.ensure_id()?)?;
-            let end = trx.prepare(&xid).inspect_err(|_| prepared.remove(&xid))?;
-            drop(trx);
-            inner.trx.accept_no_calls();
-            inner.phase = Phase::Prepared(xid);
-            // A prepared transaction reads no more.
-            inner.view = None;
-            inner.savepoints.clear();
-            Ok(end)
-        })?;
-        self.await_log(end, mode)
+    fn check_generation(&self) -> Result<()> {
+        let is_same = self.scope.generation.load(Relaxed) == self.generation;
+        if is_same { Ok(()) } else { Err(TransactionError::Former.into()) }
     }
+}
 
-    pub(crate) fn rollback(&self) -> Result<()> {
-        let (revoked, done) = self.end(|inner| {
-            let mut trx = self.resume(inner);
-            let revoked = trx.revoke_prepare();
-            inner.trx = trx.suspend();
-            Ok((revoked?, self.rollback_because(inner, "`rollback` was called".into())))
-        })?;
-        // After a crash the coordinator must not find the transaction prepared again.
-        self.await_log(revoked, self.engine.flush_mode())?;
-        done
-    }
+impl Deref for ScopeRef {
+    type Target = Scope;
 
-    /// Marks that the handle was dropped. Rolls back, or, if a call is in progress, the end of that call does.
-    pub(crate) fn abandon(&self) {
-        self.abandoned.store(true, SeqCst);
-        self.end_if_abandoned();
-    }
-
-    fn end_if_abandoned(&self) {
-        if self.abandoned.load(SeqCst)
-            && let Some(mut inner) = self.inner.try_lock()
-        {
-            match &inner.phase {
-                Phase::Open => {
-                    // An error of the rollback is reported to transactions that need its rows, or it has stopped the
-                    // database.
-                    let _ = self.rollback_because(&mut inner, "its handle was dropped".into());
-                }
-                Phase::Prepared(xid) => {
-                    debug_assert!(
-                        inner.statements.is_empty(),
-                        "a transaction is prepared within a statement"
-                    );
-                    let xid = xid.clone();
-                    self.engine.transactions.prepared().put_back(&xid, core::mem::take(&mut inner.trx));
-                    inner.phase = Phase::PreparedWithoutHandle;
-                    inner.sessions.clear();
-                }
-                Phase::PreparedWithoutHandle | Phase::Committed | Phase::RolledBack(_) => {}
-            }
-        }
+    fn deref(&self) -> &Scope {
+        &self.scope
     }
 }
 
@@ -724,10 +678,13 @@ impl Inner {
         self.trx.id()
     }
 
-    /// Records that temporary tables of a session are changed.
-    pub(crate) fn uses(&mut self, undo: &Arc<SessionUndo>) {
-        if !self.sessions.iter().any(|known| Arc::ptr_eq(known, undo)) {
-            self.sessions.push(undo.clone());
+    /// Releases the view of plain reads, and keeps its memory unless a cursor still reads with it.
+    fn release_view(&mut self) {
+        if let Some(mut view) = self.view.take()
+            && let Some(released) = Arc::get_mut(&mut view)
+        {
+            released.release();
+            self.spare_view = Some(view);
         }
     }
 }

@@ -24,7 +24,7 @@ use crate::{
     index::Index,
     range::{Bounds, Range},
     row::FieldSet,
-    scope::{RowCall, Scope, TableKind},
+    scope::{RowCall, Scope, ScopeRef, TableKind},
     session::SessionUndo,
     store::Tree,
     sync::Arc,
@@ -313,8 +313,8 @@ impl<A: Access> Table<A> {
     pub(crate) fn reader(&self) -> Result<Reader> {
         Ok(match self.scope()? {
             // A temporary table has one user at a time, which sees its own changes.
-            scope if self.undo.is_some() => Reader::Session(scope.cloned()),
-            Some(scope) => Reader::InTransaction(scope.clone(), None),
+            scope if self.undo.is_some() => Reader::Session(scope.map(ScopeRef::new)),
+            Some(scope) => Reader::InTransaction(ScopeRef::new(scope), None),
             None => Reader::Alone,
         })
     }

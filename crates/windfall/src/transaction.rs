@@ -7,6 +7,12 @@
 //! by commit, by rollback, or by an error that makes it roll back (checked by `mvcc/active.rs::end`). Dropping the
 //! handle rolls it back, unless it is prepared (test: `dropping_the_handle_rolls_back_the_transaction`). A call that
 //! fails has changed nothing, and the transaction stays open (test: `a_failed_call_rolls_back_only_its_own_changes`).
+//!
+//! The handle of a transaction that has ended begins another one on request alone, and refuses calls until then (test:
+//! `the_handle_of_an_ended_transaction_names_the_cure`). What was made in the former transaction is never part of the
+//! later one: table and index handles by type, cursors by the number of the transaction (test:
+//! `cursors_of_the_former_transaction_are_refused_after_a_restart`), savepoints by its serial number (test:
+//! `savepoints_of_the_former_transaction_are_refused_after_a_restart`).
 
 use core::time::Duration;
 
@@ -16,7 +22,7 @@ use crate::{
     ids::{Lsn, TrxId},
     interrupt::InterruptHandle,
     log::FlushLog,
-    scope::{Scope, statement::SavepointId},
+    scope::{Scope, end::OpenStatement, statement::SavepointId},
     sync::Arc,
     table::Table,
     tx_table::{InTransaction, TxTable},
@@ -122,6 +128,11 @@ pub struct TransactionOptions {
 }
 
 impl TransactionOptions {
+    /// Returns whether the transaction takes a snapshot when it begins.
+    pub(crate) fn wants_view(&self) -> bool {
+        self.snapshot && self.isolation >= Isolation::RepeatableRead
+    }
+
     /// Sets the isolation level. Default: [`Isolation::RepeatableRead`].
     #[must_use]
     pub fn isolation(mut self, isolation: Isolation) -> Self {
@@ -246,7 +257,7 @@ impl Transaction {
 
     /// Returns the isolation level.
     pub fn isolation(&self) -> Isolation {
-        self.scope.options.isolation
+        self.scope.isolation()
     }
 
     /// Changes the lock timeout ([`TransactionOptions::lock_wait`]) for the calls that begin after this one; `None`
@@ -349,7 +360,57 @@ impl Transaction {
     /// # Errors
     /// As [`Transaction::commit`].
     pub fn commit_with(self, mode: FlushLog) -> Result<Option<Lsn>> {
-        self.scope.commit(mode)
+        self.scope.commit(mode, OpenStatement::Refuse)
+    }
+
+    /// As [`Transaction::commit_with`], but the handle is kept for [`Transaction::restart`].
+    ///
+    /// ```
+    /// # fn main() -> windfall::Result<()> {
+    /// # let folder = std::env::temp_dir().join(format!("windfall-restart-{}", std::process::id()));
+    /// # let db = windfall::Database::open(&folder, windfall::Options::default().buffer_pool_size(16 << 20))?;
+    /// use windfall::{FlushLog, TableOptions, TransactionOptions};
+    ///
+    /// let stock = db.create_table("stock", TableOptions::default())?;
+    /// let mut trx = db.begin(TransactionOptions::default());
+    /// for n in 1..4u8 {
+    ///     trx.table(&stock).put(b"apples", &[n])?;
+    ///     trx.commit_and_keep(FlushLog::Lazy)?;
+    ///     trx.restart(TransactionOptions::default())?;
+    /// }
+    /// assert_eq!(trx.table(&stock).get(b"apples")?, Some(vec![3]));
+    /// # drop(trx);
+    /// # db.close()?;
+    /// # std::fs::remove_dir_all(folder).ok();
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Transaction::commit`], except that after [`TransactionError::Busy`] and
+    /// [`TransactionError::StatementInProgress`] the transaction is open as before. After any other error it has been
+    /// rolled back, or is prepared as before, or the database has stopped.
+    ///
+    /// [`TransactionError::Busy`]: crate::error::TransactionError::Busy
+    /// [`TransactionError::StatementInProgress`]: crate::error::TransactionError::StatementInProgress
+    pub fn commit_and_keep(&mut self, mode: FlushLog) -> Result<Option<Lsn>> {
+        self.scope.commit(mode, OpenStatement::Refuse)
+    }
+
+    /// Ends the statement in progress, keeps its changes, and commits: one call for the end of an autocommit statement,
+    /// instead of [`Transaction::end_statement`] and [`Transaction::commit_and_keep`].
+    ///
+    /// # Errors
+    /// - [`TransactionError::NoStatement`](crate::error::TransactionError::NoStatement): as for
+    ///   [`Transaction::end_statement`].
+    /// - [`TransactionError::StatementInProgress`](crate::error::TransactionError::StatementInProgress): the innermost
+    ///   statement is within another one.
+    /// - [`TransactionError::Prepared`](crate::error::TransactionError::Prepared).
+    /// - As [`Transaction::commit_and_keep`].
+    ///
+    /// After the first three nothing has changed.
+    pub fn commit_statement(&mut self, mode: FlushLog) -> Result<Option<Lsn>> {
+        self.scope.commit(mode, OpenStatement::Keep)
     }
 
     /// Rolls back the transaction. Waits for a call on another thread, as [`Transaction::commit`] does.
@@ -366,6 +427,55 @@ impl Transaction {
     /// [`TransactionError::StatementInProgress`]: crate::error::TransactionError::StatementInProgress
     pub fn rollback(self) -> Result<()> {
         self.scope.rollback()
+    }
+
+    /// As [`Transaction::rollback`], but the handle is kept for [`Transaction::restart`].
+    ///
+    /// # Errors
+    /// As [`Transaction::rollback`], except that after [`TransactionError::Busy`] and
+    /// [`TransactionError::StatementInProgress`] the transaction is open as before.
+    ///
+    /// [`TransactionError::Busy`]: crate::error::TransactionError::Busy
+    /// [`TransactionError::StatementInProgress`]: crate::error::TransactionError::StatementInProgress
+    pub fn rollback_and_keep(&mut self) -> Result<()> {
+        self.scope.rollback()
+    }
+
+    /// Begins another transaction with this handle, as [`Database::begin`](crate::Database::begin) does, in the memory
+    /// of the former one: a session that keeps its handle allocates nothing for a transaction that only reads. The
+    /// former transaction has committed ([`Transaction::commit_and_keep`], [`Transaction::commit_statement`]), was
+    /// rolled back ([`Transaction::rollback_and_keep`], a deadlock, another error), or is prepared. A prepared one
+    /// stays prepared, as it does when its handle is dropped, and is ended by its name
+    /// ([`Database::commit_prepared`](crate::Database::commit_prepared)). May be called on any thread.
+    ///
+    /// Two things are kept from the former transaction. One is the interrupt handle
+    /// ([`Transaction::interrupt_handle`]): one that is set interrupts this transaction, too, until it is cleared. An
+    /// interrupt by the number of the former transaction ([`Database::interrupt`](crate::Database::interrupt)) does not
+    /// concern this one. The other is the tag, if `options` has none ([`TransactionOptions::tag`]). All else is as in
+    /// `options`, the lock timeout and the priority included.
+    ///
+    /// Cursors and ranges of the former transaction fail from now on with
+    /// [`TransactionError::Former`](crate::error::TransactionError::Former), and its savepoints are refused. Table and
+    /// index handles cannot be kept that long:
+    ///
+    /// ```compile_fail,E0502
+    /// # fn main() -> windfall::Result<()> {
+    /// # let db = windfall::Database::open("", windfall::Options::default())?;
+    /// # let stock = db.create_table("stock", windfall::TableOptions::default())?;
+    /// # let mut trx = db.begin(windfall::TransactionOptions::default());
+    /// let in_trx = trx.table(&stock);
+    /// trx.restart(windfall::TransactionOptions::default())?;
+    /// in_trx.get(b"apples")?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`TransactionError::NotEnded`](crate::error::TransactionError::NotEnded): the transaction is open, and stays
+    /// open. [`TransactionError::Busy`](crate::error::TransactionError::Busy): a call of it is in progress, and this
+    /// one comes from within a call.
+    pub fn restart(&mut self, options: TransactionOptions) -> Result<()> {
+        self.scope.restart(options)
     }
 
     /// The first phase of a two-phase commit. Afterwards the transaction can be committed whatever happens, and is

@@ -5,7 +5,8 @@
 //!
 //! **Invariants.** A handle in a transaction cannot outlive the [`Transaction`] (by type). A range or a cursor can: a
 //! further step after the end of the transaction returns an error (test:
-//! `nothing_is_read_within_a_transaction_that_has_ended`).
+//! `nothing_is_read_within_a_transaction_that_has_ended`), also when its handle has begun another one (test:
+//! `cursors_of_the_former_transaction_are_refused_after_a_restart`).
 
 use core::ops::RangeBounds;
 
@@ -15,7 +16,7 @@ use crate::{
     get_one::{HeldBefore, TakenLock},
     index::{Index, IndexCursor, IndexRange},
     range::{Bounds, Range},
-    scope::{RowLock, Scope, TableKind},
+    scope::{RowLock, Scope, ScopeRef, TableKind},
     sync::Arc,
     table::Table,
     transaction::{LockWaitPolicy, Transaction},
@@ -429,7 +430,7 @@ impl TxTable<'_> {
 
     /// Returns how locking reads on this handle read and lock.
     fn locking_reader(&self, mode: RowMode) -> Result<Reader> {
-        let scope = self.holder()?.clone();
+        let scope = ScopeRef::new(self.holder()?);
         Ok(match self.kind() {
             TableKind::Temporary => Reader::Session(Some(scope)),
             TableKind::Shared => Reader::InTransaction(scope, Some(self.lock(mode))),

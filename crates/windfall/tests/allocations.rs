@@ -8,8 +8,8 @@ use core::{mem::take, ops::Bound};
 use common::{key, new_database};
 use windfall::{
     Batch, Condition, CountingAllocator, CursorMemory, FlushLog, IndexBatch, IndexEntry, IndexOptions,
-    LoadOptions, OneRow, Options, Result, Seek, SuppliedChange, SuppliedEntry, TableLoad, TableOptions,
-    TransactionOptions, Values, row::FieldSet,
+    Isolation, LoadOptions, OneRow, Options, Result, Seek, StatementEnd, SuppliedChange, SuppliedEntry,
+    TableLoad, TableOptions, TransactionOptions, Values, row::FieldSet,
 };
 use windfall_base::sync::work::{self, Work};
 
@@ -180,6 +180,8 @@ fn reads_allocate_nothing_after_a_warm_up() -> Result<()> {
         Ok(())
     })?;
     let mut one = OneRow::default();
+    let own = within.index("i")?;
+    let number = table.index_number("i")?;
     allocates_nothing("rows by an index key", || {
         (0..ROWS).try_for_each(|n| {
             assert!(index.get_one(&key(n), &mut one)?.is_some());
@@ -188,6 +190,27 @@ fn reads_allocate_nothing_after_a_warm_up() -> Result<()> {
         })
     })?;
     let mut value = Vec::new();
+    for level in [Isolation::ReadCommitted, Isolation::RepeatableRead] {
+        let options = TransactionOptions::default().isolation(level);
+        let mut trx = db.begin(options);
+        let what = format!("statements of transactions with one handle at {level:?}");
+        allocates_nothing(&what, || {
+            for n in 0..ROWS {
+                trx.begin_statement()?;
+                let table = trx.table(&table);
+                assert!(table.get_into(&key(n), &mut value)?);
+                assert!(table.index_at(number)?.get_one(&key(n), &mut one)?.is_some());
+                if n % 2 == 0 {
+                    trx.end_statement(StatementEnd::Keep)?;
+                    trx.commit_and_keep(FlushLog::Lazy)?;
+                } else {
+                    trx.commit_statement(FlushLog::Lazy)?;
+                }
+                trx.restart(options)?;
+            }
+            Ok(())
+        })?;
+    }
     allocates_nothing("point reads", || {
         (0..ROWS).try_for_each(|n| plain.get_into(&key(n), &mut value).map(|found| assert!(found)))
     })?;

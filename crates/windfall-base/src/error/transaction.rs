@@ -29,7 +29,7 @@ pub enum TransactionError {
     #[error("this transaction is read-only: begin one without `read_only` to change or lock rows")]
     ReadOnly,
     /// The transaction was rolled back after an error that left no other choice.
-    #[error("this transaction was rolled back ({0}): begin another one")]
+    #[error("this transaction was rolled back ({0}): begin another one, or restart its handle")]
     RolledBack(Arc<str>),
     /// The transaction could not be rolled back at once. The rollback continues in the background until no change is
     /// left.
@@ -90,8 +90,16 @@ pub enum TransactionError {
         trx: TrxId,
     },
     /// The transaction has committed.
-    #[error("this transaction was committed: begin another one")]
+    #[error("this transaction was committed: begin another one, or restart its handle")]
     Committed,
+    /// The transaction is open, and its handle is to begin another one.
+    #[error("this transaction has not ended: commit it or roll it back, and then restart its handle")]
+    NotEnded,
+    /// The cursor or range belongs to a transaction that has ended, and whose handle has begun another one.
+    #[error(
+        "this cursor or range is of a transaction that has ended: make another one in the present transaction"
+    )]
+    Former,
     /// Another call of the transaction is in progress.
     #[error("a call of this transaction is in progress: it runs one at a time, and none from within another")]
     Busy,

@@ -270,6 +270,7 @@ fn calls() {
         "insert-1-index",
         "insert-2-indexes",
         "begin-get-end",
+        "restart-get-end",
         "create-drop",
     ];
     assert_eq!(names, expected);
@@ -284,7 +285,8 @@ fn calls() {
         ["scan", "seek-again"],
         ["seek-again", "seek-new-cursor"],
         ["index-entry-alone", "index-entry-and-row"],
-        ["point-read-ascending", "begin-get-end"],
+        ["point-read-ascending", "restart-get-end"],
+        ["restart-get-end", "begin-get-end"],
         ["point-read-ascending", "locking-read"],
         ["insert", "insert-2-indexes"],
     ] {

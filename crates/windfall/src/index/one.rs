@@ -212,7 +212,7 @@ impl<A: Access> Index<A> {
             return Ok(is_there);
         }
         let own = inner.own();
-        match scope.options.isolation {
+        match scope.isolation() {
             Isolation::ReadUncommitted => self.find_one_seen(Visibility::Newest, covers, one),
             Isolation::ReadCommitted if !scope.keeps_view(inner) => self.find_one_committed(own, covers, one),
             _ => self.find_one_seen(Visibility::View(scope.view(inner), own), covers, one),

@@ -69,6 +69,11 @@ pub(super) struct SavepointNumbers {
 }
 
 impl SavepointNumbers {
+    /// Begins the numbers of another transaction. It gets a serial number of its own, so it accepts none of before.
+    pub(super) fn restart(&mut self) {
+        *self = Self::default();
+    }
+
     fn next(&mut self) -> Savepoint {
         let serial = *self.serial.get_or_insert_with(|| NEXT_SERIAL.fetch_add(1, Relaxed));
         self.set += 1;
@@ -139,6 +144,18 @@ impl Statements {
         if self.is_empty() { Ok(()) } else { Err(TransactionError::StatementInProgress.into()) }
     }
 
+    /// Refuses the end of the transaction unless one statement is in progress that a call has begun and no other one.
+    ///
+    /// # Errors
+    /// [`TransactionError::NoStatement`], [`TransactionError::StatementInProgress`].
+    pub(super) fn check_only(&self) -> Result<()> {
+        match &self.open[..] {
+            [only] if only.ended_by == EndedBy::Call => Ok(()),
+            [.., last] if last.ended_by == EndedBy::Call => Err(TransactionError::StatementInProgress.into()),
+            _ => Err(TransactionError::NoStatement.into()),
+        }
+    }
+
     /// Discards all of them, because the transaction has ended.
     pub(super) fn discard(&mut self) {
         self.open.clear();
@@ -172,7 +189,7 @@ impl Scope {
     fn end_statement_at(&self, mut inner: MutexGuard<'_, Inner>, at: usize, end: StatementEnd) -> Result<()> {
         let start = inner.close_statement(at, end);
         if !self.keeps_view(&inner) {
-            inner.view = None;
+            inner.release_view();
         }
         match end {
             StatementEnd::Keep => Ok(()),

@@ -291,7 +291,7 @@ impl<A: Access> Table<A> {
     ) -> Result<bool> {
         self.check_may_change(scope)?;
         if let Some(undo) = &self.undo {
-            inner.uses(undo);
+            scope.uses(inner, undo);
         }
         let call = scope.row_call(inner, self.kind(), scope.lock_timeout());
         call.run(|call| self.try_change(call, key, edit))

@@ -199,7 +199,7 @@ impl<A: Access> Table<A> {
     ) -> Result<bool> {
         let transactions = &self.engine.transactions;
         let own = inner.own();
-        let visibility = match scope.options.isolation {
+        let visibility = match scope.isolation() {
             _ if self.undo.is_some() => Visibility::Newest,
             Isolation::Serializable => {
                 return self.get_locked(scope, inner, key, RowMode::Shared.into(), fields, value);

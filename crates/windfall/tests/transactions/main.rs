@@ -31,6 +31,7 @@ mod prepared;
 mod progress;
 mod queue;
 mod reads;
+mod restarts;
 mod semi_consistent;
 mod statements;
 mod supplied;

@@ -1,14 +1,113 @@
 //! Temporary tables in transactions, and next to read views of other transactions.
 
-use std::io::Write;
+use std::{cell::Cell, io::Write, sync::Arc};
 
 use windfall::{
-    Access, Error, IndexOptions, Isolation, Table, TableOptions, TransactionOptions,
+    Access, Database, Error, FlushLog, IndexOptions, Isolation, Table, TableOptions, TransactionOptions,
+    env::RealEnv,
     error::{SchemaError, TransactionError},
 };
+use windfall_base::sync::work::{self, Work};
 use windfall_sim::{SimulatedDisk, SimulatedEnv};
 
-use super::{begin, database, pairs, rows, simulated, table};
+use super::{begin, database, options, pairs, rows, simulated, table, time_limit};
+
+/// Returns the number of frames in use.
+fn in_use(db: &Database) -> u64 {
+    let metrics = db.metrics();
+    metrics.pool_frames - metrics.pool_free - metrics.pool_dropped
+}
+
+/// A transaction that changes many rows of temporary tables leaves their old versions to the worker.
+#[test]
+fn a_commit_does_the_same_work_whatever_was_changed_in_temporary_tables() {
+    let env = Arc::new(RealEnv::default());
+    let options = options().buffer_pool_size(32 << 20);
+    let db = Database::open_on(Arc::new(SimulatedDisk::new(1)), env, &options, &|_| {}).unwrap();
+    let session = db.session();
+    let temporary = session.create_temporary_table("t", TableOptions::default()).unwrap();
+    let (mut trx, most) = (begin(&db, Isolation::RepeatableRead), Cell::new(0));
+    let mut work_of = |changes: u32| {
+        let within = trx.table(&temporary);
+        (0..changes).for_each(|n| within.put(&n.to_be_bytes(), b"a value").unwrap());
+        (0..changes).for_each(|n| assert!(within.delete(&n.to_be_bytes()).unwrap()));
+        most.set(in_use(&db));
+        let before = work::so_far();
+        trx.commit_and_keep(FlushLog::Lazy).unwrap();
+        let done = work::so_far();
+        trx.restart(TransactionOptions::default()).unwrap();
+        let kinds = [Work::Frame, Work::Latch, Work::ListEntry, Work::Lock, Work::Read, Work::FileCall];
+        kinds.map(|kind| done.of(kind) - before.of(kind))
+    };
+    work_of(10);
+    let few = work_of(10);
+    let many = work_of(20_000);
+    // The worker may have met the transaction before its end.
+    assert!(many.iter().zip(few).all(|(many, few)| *many <= few + 8), "{many:?}, and {few:?} of few changes");
+    time_limit::wait_until("the worker purges", || in_use(&db) < most.get() / 2);
+}
+
+/// Tables, sessions and the database go in the middle of the worker's steps.
+#[test]
+fn temporary_tables_go_while_the_worker_purges_them() {
+    let db = database();
+    let permanent = table(&db);
+    let frames = in_use(&db);
+    let mut trx = begin(&db, Isolation::ReadCommitted);
+    for round in 0..40u8 {
+        let session = db.session();
+        let of_session = session.create_temporary_table("t", indexed()).unwrap();
+        let mut alone = db.create_temporary_table("alone", indexed()).unwrap();
+        for temporary in [&of_session, &*alone] {
+            let within = trx.table(temporary);
+            (0..200).for_each(|n| within.put(&[n], &long(round)).unwrap());
+            (0..200).for_each(|n| within.put(&[n], &[n]).unwrap());
+            (0..200).step_by(2).for_each(|n| assert!(within.delete(&[n]).unwrap()));
+        }
+        trx.commit_and_keep(FlushLog::Lazy).unwrap();
+        trx.restart(TransactionOptions::default()).unwrap();
+        match round % 4 {
+            0 => drop(session.drop_temporary_table("t").unwrap()),
+            1 => drop(alone.truncate().unwrap()),
+            2 => drop(session),
+            _ => {
+                assert_eq!(rows(&of_session).len(), 100);
+                alone.put(b"another", b"x1").unwrap();
+            }
+        }
+    }
+    permanent.put(b"a", b"x1").unwrap();
+    assert_eq!(rows(&trx.table(&permanent)), pairs([("a", "x1")]));
+    // Nothing is left of the tables and of their undo.
+    time_limit::wait_until("their frames are free", || in_use(&db) < frames + 50);
+    drop(trx);
+    let session = db.session();
+    let last = session.create_temporary_table("t", indexed()).unwrap();
+    let trx = begin(&db, Isolation::ReadCommitted);
+    (0..200).for_each(|n| trx.table(&last).put(&[n], &long(n)).unwrap());
+    trx.rollback().unwrap();
+    db.close().unwrap();
+}
+
+/// The workers of this database run only when the test lets them.
+#[test]
+fn changes_of_temporary_tables_help_a_worker_that_falls_behind() {
+    let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+    let db = simulated(&disk, &env);
+    let session = db.session();
+    let temporary = session.create_temporary_table("t", TableOptions::default()).unwrap();
+    let mut trx = begin(&db, Isolation::ReadCommitted);
+    let mut most = 0;
+    for round in 0..300u16 {
+        (0..100).for_each(|n| trx.table(&temporary).put(&[n], &[round as u8; 400]).unwrap());
+        trx.commit_and_keep(FlushLog::Lazy).unwrap();
+        trx.restart(TransactionOptions::default()).unwrap();
+        most = most.max(in_use(&db));
+    }
+    // All of the undo takes some 3,000 pages.
+    assert!(most <= 450, "{most} frames");
+    assert_eq!(db.metrics().pool_writes, 0);
+}
 
 pub(crate) fn indexed() -> TableOptions {
     TableOptions::default().index("first", IndexOptions::on_value(0..1))
@@ -83,8 +182,7 @@ fn a_read_view_does_not_keep_old_versions_of_temporary_tables() {
             (0..4).for_each(|n| trx.table(&temporary).put(&[n], &long(n)).unwrap());
             if round % 4 == 0 { trx.commit().map(drop) } else { trx.rollback() }.unwrap();
         }
-        let metrics = db.metrics();
-        most = most.max(metrics.pool_frames - metrics.pool_free - metrics.pool_dropped);
+        most = most.max(in_use(&db));
     }
     // The rows, and the pages of one or two undo slices. All of the undo would fill the pool three times.
     assert!(most <= 200, "{most} frames");

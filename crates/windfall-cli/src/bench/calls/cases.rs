@@ -10,7 +10,7 @@
 
 use std::hint::black_box;
 
-use windfall::{IndexCursor, IndexOptions, Seek, TransactionOptions};
+use windfall::{FlushLog, IndexCursor, IndexOptions, Seek, TransactionOptions};
 use windfall_measure::Random;
 
 use super::super::fixture;
@@ -54,7 +54,7 @@ const STEPS: [u64; 2] = [400_000, 1_000];
 const WRITES: [u64; 2] = [30_000, 144];
 
 /// All cases.
-pub(super) const CASES: [Case; 14] = [
+pub(super) const CASES: [Case; 15] = [
     Case {
         id: "point-read-ascending",
         what: "point read by key, keys ascending",
@@ -158,6 +158,14 @@ pub(super) const CASES: [Case; 14] = [
         indexes: 1,
         calls: READS,
         prepare: |caller| Ok(begin_get_end(caller)),
+    },
+    Case {
+        id: "restart-get-end",
+        what: "the same as a statement, with one handle for all transactions",
+        budget_ns: Some(300.0),
+        indexes: 1,
+        calls: READS,
+        prepare: |caller| Ok(restart_get_end(caller)),
     },
     Case {
         id: CREATE_DROP,
@@ -348,6 +356,21 @@ fn begin_get_end(caller: &Caller) -> Calls<'_> {
         }
         black_box(&value);
         trx.commit()?;
+        Ok(())
+    })
+}
+
+fn restart_get_end(caller: &Caller) -> Calls<'_> {
+    let (mut key, mut value) = (caller.ascending(), Vec::new());
+    let mut trx = caller.db.begin(TransactionOptions::default());
+    repeated(move || {
+        trx.begin_statement()?;
+        if !trx.table(&caller.table).get_into(&key(), &mut value)? {
+            return Err(lost());
+        }
+        black_box(&value);
+        trx.commit_statement(FlushLog::Lazy)?;
+        trx.restart(TransactionOptions::default())?;
         Ok(())
     })
 }

@@ -131,6 +131,15 @@ impl Suspended {
         self.identity.as_ref().map(|(id, _)| *id)
     }
 
+    /// Returns whether it has neither written nor locked anything and keeps nothing reserved: its end has no effect.
+    pub fn has_nothing_to_end(&self) -> bool {
+        debug_assert!(
+            self.identity.is_some() || self.records == 0 && self.lock_owner.is_none(),
+            "a transaction without an id has written or locked something"
+        );
+        self.identity.is_none() && self.reserved_bytes == 0
+    }
+
     /// Returns the number of partial rollbacks.
     pub fn rolled_back(&self) -> u64 {
         self.rolled_back

@@ -96,6 +96,7 @@ impl Streams {
     /// Drops the slices of a session's stream, which are not read again.
     pub fn drop_temporary(&self, stream: &Stream) {
         debug_assert!(stream.durability() == Durability::Temporary, "logged undo is dropped by purge");
+        stream.purge.set_dropped();
         for (_, id) in stream.slices() {
             if let Some(space) = self.context.pool.space(id) {
                 self.context.pool.detach(&space, None);

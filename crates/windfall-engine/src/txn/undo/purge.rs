@@ -26,7 +26,8 @@
 //! skipped without being read (test: `slices_with_nothing_to_purge_go_unread`). A long transaction keeps the slices
 //! that it wrote to, and no others; slices are dropped in any order (test:
 //! `an_unfinished_transaction_keeps_only_its_own_undo_slices`). The streams of temporary tables are purged by the calls
-//! on these tables (`temporary`) (checked by `undo/purge.rs::purge_temporary`).
+//! on these tables (`temporary`) (checked by `undo/purge.rs::purge_temporary`), and what a transaction of several calls
+//! has left there by the worker (checked by `undo/purge.rs::schedule_temporary`).
 //!
 //! The records of a quiesced table (`trx::quiesce`) are skipped and purged later, so a check blocks purge of its own
 //! table only (test: `two_checks_defer_the_records_of_their_tables`). However many they are, one range of positions per
@@ -44,6 +45,8 @@
 //! by `undo/purge_state.rs::postpone`): the space that they would have freed stays allocated in that table.
 
 use core::time::Duration;
+
+use crossbeam_queue::SegQueue;
 
 use super::{
     chains,
@@ -64,7 +67,10 @@ use crate::{
     store::Tree,
     sync::{
         Arc, Event,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{
+            AtomicU64,
+            Ordering::{Relaxed, SeqCst},
+        },
     },
     tree::Room,
     txn::{
@@ -79,6 +85,8 @@ const RECORDS_PER_STEP: usize = 256;
 pub(in crate::txn) const PAGES_PER_STEP: usize = 128;
 /// Slices that a step drops.
 const SLICES_PER_STEP: usize = 64;
+/// Slices of temporary tables, before the end of the last transaction, that changes leave to the worker.
+const SLICES_LEFT_MOST: u64 = 4;
 /// The time between retries of records that were postponed.
 pub(in crate::txn) const RETRY_PAUSE: Duration = Duration::from_secs(5);
 /// Rounds without progress after which the remaining records must be blocked by others.
@@ -117,6 +125,8 @@ pub struct Purge {
     streams: Arc<Streams>,
     active: Arc<Active>,
     key_latches: Arc<KeyLatches>,
+    /// The streams of temporary tables that are to be purged by the worker.
+    scheduled: SegQueue<Arc<Stream>>,
     /// The number of times that it has found a table quiesced.
     met_quiesced: AtomicU64,
     /// The number of records that it has finished, and of parts of chains that it has freed.
@@ -131,8 +141,8 @@ impl Purge {
         active: Arc<Active>,
         key_latches: Arc<KeyLatches>,
     ) -> Self {
-        let (met_quiesced, purged) = Default::default();
-        Self { context, streams, active, key_latches, met_quiesced, purged }
+        let (scheduled, met_quiesced, purged) = Default::default();
+        Self { context, streams, active, key_latches, scheduled, met_quiesced, purged }
     }
 
     /// Returns two counters of progress: of finished records and parts of chains, and of tables that were found
@@ -205,26 +215,73 @@ impl Purge {
                 (Err(error), _) => done = Err(error),
             }
         }
-        done
+        let more = self.step_in_scheduled();
+        done.map(|any| any || more)
+    }
+
+    /// Runs one step in each stream of temporary tables that was scheduled. Returns whether more work can be done at
+    /// once. What is blocked is tried again when the worker runs next.
+    fn step_in_scheduled(&self) -> bool {
+        let mut any = false;
+        for _ in 0..self.scheduled.len() {
+            let Some(stream) = self.scheduled.pop() else { break };
+            // A transaction that ends from now on schedules it again.
+            stream.purge.is_scheduled.store(false, SeqCst);
+            any |= self.step_in_temporary(&stream);
+            if stream.purge.has_work(stream.end()) {
+                self.enqueue(stream);
+            }
+        }
+        any
+    }
+
+    fn enqueue(&self, stream: Arc<Stream>) {
+        if !stream.purge.is_scheduled.swap(true, SeqCst) {
+            self.scheduled.push(stream);
+        }
+    }
+
+    /// Lets the worker purge what a transaction that has ended has left in temporary tables, which may be much.
+    pub fn schedule_temporary(&self, stream: &Arc<Stream>) {
+        debug_assert!(
+            stream.durability() == Durability::Temporary,
+            "the worker purges what is logged unasked"
+        );
+        stream.purge.ended_at.store(stream.end(), Relaxed);
+        self.enqueue(stream.clone());
+        self.wake().notify();
+    }
+
+    /// Helps the worker before a change in a temporary table, if many records of transactions that have ended are still
+    /// to be purged: then each change purges more records than it adds.
+    pub fn keep_up_with_temporary(&self, stream: &Stream) {
+        debug_assert!(stream.durability() == Durability::Temporary, "a limit of its own bounds logged undo");
+        let purge = &stream.purge;
+        let left = purge.ended_at.load(Relaxed).saturating_sub(purge.passed.load(Relaxed));
+        if left > SLICES_LEFT_MOST * stream.slice_bytes() {
+            self.step_in_temporary(stream);
+        }
     }
 
     /// Purges what a call on a session's temporary tables has left. The call has succeeded in any case: the rest is
     /// left to the next call.
     pub fn purge_temporary(&self, stream: &Stream) {
         debug_assert!(stream.durability() == Durability::Temporary, "the worker purges what is logged");
-        loop {
-            let step = self.context.failpoint.pass().and_then(|()| self.step_in(stream));
-            match step {
-                Ok(true) => {}
-                // The table was dropped, and its stream with it.
-                Ok(false) | Err(Error::TableDropped(_)) => return,
-                Err(error) => {
-                    return tracing::warn!(
-                        target: "windfall::undo",
-                        %error, "temporary tables could not be purged",
-                    );
-                }
-            }
+        while self
+            .context
+            .failpoint
+            .pass()
+            .map_or_else(|error| warn_of(&error), |()| self.step_in_temporary(stream))
+        {}
+    }
+
+    /// Runs one step in a stream of temporary tables. Returns whether more work can be done at once.
+    fn step_in_temporary(&self, stream: &Stream) -> bool {
+        match self.step_in(stream) {
+            Ok(more) => more,
+            // The table was dropped, and its stream with it.
+            Err(Error::TableDropped(_)) => false,
+            Err(error) => warn_of(&error),
         }
     }
 
@@ -241,6 +298,9 @@ impl Purge {
                 || self.context.log().reserved_bytes() >= LOG_BYTES_PER_STEP,
             "a step appends no more than was reserved"
         );
+        if state.dropped {
+            return Ok(Stepped { more: false, cut: None });
+        }
         let horizon = self.horizon_of(stream);
         let mut left = Left { records: RECORDS_PER_STEP, pages: PAGES_PER_STEP, cut: None };
         for _ in 0..stream.purge.ended.len() {
@@ -616,6 +676,12 @@ fn passes_over(stream: &Stream, horizon: &Snapshot, state: &mut PurgeState, reco
     }
     state.at = next;
     true
+}
+
+/// Reports that temporary tables cannot be purged now. Returns that no more work can be done at once.
+fn warn_of(error: &Error) -> bool {
+    tracing::warn!(target: "windfall::undo", %error, "temporary tables could not be purged");
+    false
 }
 
 /// Reads ahead the slice of a record that can be purged: the records after it can probably be purged, too.

@@ -19,7 +19,7 @@ use crate::{
     ids::{SpaceId, TrxId, UndoPos},
     sync::{
         Mutex, Rank,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
 };
 
@@ -39,12 +39,18 @@ pub(in crate::txn) struct StreamPurge {
     /// The transaction at which purge is blocked: it has ended, but a read view may still need the versions before its
     /// own. Zero if there is none.
     blocked_at: AtomicU64,
+    /// Whether the stream, which is one of temporary tables, waits for the worker.
+    pub(super) is_scheduled: AtomicBool,
+    /// The end of the stream when a transaction last ended that has changed temporary tables.
+    pub(super) ended_at: AtomicU64,
     /// The tables that were quiesced when purge came to records of them, as of the end of the last step.
     pub(super) quiesced_tables: Mutex<Vec<SpaceId>>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct PurgeState {
+    /// The stream, which is one of temporary tables, was dropped.
+    pub dropped: bool,
     /// Everything before was purged or is noted below.
     pub at: u64,
     /// Transactions with skipped records.
@@ -127,6 +133,8 @@ impl StreamPurge {
             ended: SegQueue::new(),
             passed,
             blocked_at,
+            is_scheduled: AtomicBool::new(false),
+            ended_at: AtomicU64::new(0),
             quiesced_tables,
         }
     }
@@ -153,6 +161,11 @@ impl StreamPurge {
     pub(in crate::txn) fn is_done_with(&self, table: SpaceId, before: u64) -> bool {
         let state = self.state.lock();
         state.is_done_with(table, before)
+    }
+
+    /// Notes that the stream is dropped, and is not purged any more. Waits for the current step.
+    pub(super) fn set_dropped(&self) {
+        self.state.lock().dropped = true;
     }
 
     /// Schedules the walk of a transaction that purge had skipped and that has ended.
@@ -183,6 +196,9 @@ impl StreamPurge {
     /// Returns whether purge has work in the stream, which ends at `end`.
     pub(super) fn has_work(&self, end: u64) -> bool {
         let state = self.state.lock();
+        if state.dropped {
+            return false;
+        }
         state.at < end
             || !state.walks.is_empty()
             || !state.deferred.is_empty()

@@ -12,9 +12,12 @@
 //! the row ([`TemporaryRead`]), and a transaction that replaces the value that it reads ends, if at all, after this
 //! registration (test: `a_value_of_a_temporary_table_that_is_read_is_that_of_the_beginning`).
 //!
-//! Each call purges as far as possible, and nothing is left to the worker: the undo that is kept is that of one
-//! session, of its transaction and of its writes while it reads a long value (test:
-//! `a_read_view_does_not_keep_old_versions_of_temporary_tables`). It counts neither for the limit on undo nor for its
+//! A call outside of transactions purges as far as possible before it returns (test:
+//! `a_read_view_does_not_keep_old_versions_of_temporary_tables`). What a transaction of several calls has left, the
+//! worker purges after its end (test: `a_commit_does_the_same_work_whatever_was_changed_in_temporary_tables`). If the
+//! worker falls behind, the changes of the next transactions help it, so the undo that is kept is bounded (test:
+//! `changes_of_temporary_tables_help_a_worker_that_falls_behind`), apart from that of a transaction in progress and of
+//! the writes while a long value is read. Undo of temporary tables counts neither for the limit on undo nor for its
 //! metrics (test: `temporary_rows_leave_nothing_in_the_log`).
 
 use super::stream::Stream;
