@@ -34,6 +34,7 @@ use crate::{
     log::FlushLog,
     metrics::Metrics,
     options::Options,
+    scope::end::between_ordered_commits,
     session::{Session, TemporaryTable},
     sync::{Arc, Progress, atomic::Ordering::Relaxed},
     table::Table,
@@ -123,6 +124,45 @@ impl Database {
     /// Begins a transaction of several calls. Without one, each call is a transaction of its own.
     pub fn begin(&self, options: TransactionOptions) -> Transaction {
         Transaction::begin(self.engine.clone(), options, self.interrupt.clone())
+    }
+
+    /// Runs a closure between two ordered commits ([`Transaction::commit_ordered`]). A snapshot that is taken in it
+    /// ([`TransactionOptions::consistent_snapshot`]) sees exactly the ordered commits whose callback has run, whatever
+    /// position these have noted. Commits that are not ordered do not wait, and may become visible meanwhile.
+    ///
+    /// The closure should do no more than that: until it returns, all ordered commits wait, and a wait of the closure
+    /// for a lock of such a transaction would only end at its lock timeout.
+    ///
+    /// ```
+    /// # use std::sync::atomic::{AtomicU64, Ordering};
+    /// # use windfall::{Database, FlushLog, Options, TableOptions, TransactionOptions};
+    /// # fn main() -> windfall::Result<()> {
+    /// # let folder = std::env::temp_dir().join(format!("windfall-ordered-{}", std::process::id()));
+    /// # let db = Database::open(&folder, Options::small())?;
+    /// # let orders = db.create_table("orders", TableOptions::default())?;
+    /// // The end of the coordinator's own log, of which every commit is a part.
+    /// let noted = AtomicU64::new(0);
+    /// let mut trx = db.begin(TransactionOptions::default());
+    /// trx.table(&orders).insert(b"1", b"apples")?;
+    /// trx.commit_ordered(FlushLog::Sync, |_| noted.store(1, Ordering::SeqCst))?;
+    ///
+    /// let (snapshot, position) = db.between_ordered_commits(|| {
+    ///     let snapshot = db.begin(TransactionOptions::default().consistent_snapshot());
+    ///     (snapshot, noted.load(Ordering::SeqCst))
+    /// })?;
+    /// assert_eq!((snapshot.table(&orders).get(b"1")?.is_some(), position), (true, 1));
+    /// # drop(snapshot);
+    /// # db.close()?;
+    /// # std::fs::remove_dir_all(folder).ok();
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The database is closed or has stopped. [`UsageError::StatementInCall`] from within a call, the callback of an
+    /// ordered commit, or such a closure.
+    pub fn between_ordered_commits<T>(&self, run: impl FnOnce() -> T) -> Result<T> {
+        between_ordered_commits(&self.engine, run)
     }
 
     /// Returns the prepared transactions in the order of their names ([`Transaction::prepare`]).

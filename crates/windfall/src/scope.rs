@@ -93,6 +93,14 @@ impl Drop for InCall {
     }
 }
 
+/// Runs a callback of the application, which then is within a call.
+fn run_as_call<T>(run: impl FnOnce() -> T) -> T {
+    let call = InCall::enter(None);
+    let value = run();
+    call.finish();
+    value
+}
+
 /// Returns whether this thread is in a call, in a transaction or outside of one.
 fn is_in_call() -> bool {
     CALLS.get() > 0 || is_inside()

@@ -413,6 +413,23 @@ impl Transaction {
         self.scope.commit(mode, OpenStatement::Keep)
     }
 
+    /// As [`Transaction::commit_and_keep`], at a place in the order of commits: `note` runs when the commit is visible,
+    /// with the position at which it ends, before any other ordered commit is visible, and before anything that
+    /// [`Database::between_ordered_commits`](crate::Database::between_ordered_commits) runs. So a coordinator with a
+    /// log of its own (a binary log, a queue) notes its position there, and finds a snapshot for exactly this position.
+    /// The log is synced, if `mode` asks for it, after `note`, together with that of other commits.
+    ///
+    /// Meanwhile all other ordered commits wait: `note` should only store a few values. It may not commit in order.
+    ///
+    /// # Errors
+    /// As [`Transaction::commit_and_keep`]; `note` does not run if the commit fails. If only the sync fails, it has
+    /// run: the database has then stopped, and the next opening decides.
+    /// [`UsageError::StatementInCall`](crate::error::UsageError::StatementInCall) from within a call or such a
+    /// callback; the transaction is open as before.
+    pub fn commit_ordered(&mut self, mode: FlushLog, note: impl FnOnce(Option<Lsn>)) -> Result<Option<Lsn>> {
+        self.scope.commit_ordered(mode, note)
+    }
+
     /// Rolls back the transaction. Waits for a call on another thread, as [`Transaction::commit`] does.
     ///
     /// # Errors

@@ -409,10 +409,10 @@ pub enum UsageError {
         /// The error of the output.
         what: Arc<str>,
     },
-    /// A statement from within the source of a value, or an observer of lock waits: it might wait for the call that
-    /// reads the source, or that waits.
+    /// A statement or ordered commit from within the source of a value, an observer of lock waits, or a callback of
+    /// the order of commits: it might wait for the call or commit that it is in.
     #[error(
-        "no statement can run from within the source of a value, or an observer of lock waits: run it when the call has ended"
+        "no statement and no ordered commit can run from within the source of a value, an observer of lock waits, or a callback of an ordered commit: run it when the call has ended"
     )]
     StatementInCall,
     /// A call from within the source of a value, or an observer of lock waits, would wait for a row, possibly for the

@@ -22,6 +22,8 @@ use super::{
 pub enum Rank {
     /// A call of a transaction.
     Scope,
+    /// The order of commits that other threads are to agree on.
+    CommitOrder,
     /// A session's temporary tables.
     Session,
     /// Renames of tables, against listings of names.
@@ -80,8 +82,9 @@ pub enum Rank {
 #[cfg(debug_assertions)]
 impl Rank {
     /// All ranks, in their order.
-    pub(super) const ALL: [Self; 27] = [
+    pub(super) const ALL: [Self; 28] = [
         Self::Scope,
+        Self::CommitOrder,
         Self::Session,
         Self::Renames,
         Self::Names,

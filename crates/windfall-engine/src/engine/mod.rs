@@ -66,6 +66,9 @@ pub struct Engine {
     pub system: Arc<SystemTree>,
     /// The transactions.
     pub transactions: Arc<Transactions>,
+    /// Held by a commit that has a place in the order of commits, until others can see it, and by snapshots that are
+    /// taken between two such commits.
+    pub commit_order: Mutex<()>,
     /// The tables.
     pub catalog: Arc<Catalog>,
     /// Takes checkpoints.

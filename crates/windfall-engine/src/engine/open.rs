@@ -221,6 +221,7 @@ impl Engine {
             pool,
             system,
             transactions,
+            commit_order: Mutex::new(Rank::CommitOrder, ()),
             catalog: Arc::new(catalog),
             checkpointer,
             deleter,

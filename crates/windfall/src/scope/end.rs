@@ -9,12 +9,19 @@
 //! `an_open_transaction_is_not_restarted`). The number of the transaction changes under the mutex that calls hold (by
 //! type). So a call of the former one has ended before it.
 //!
+//! Callbacks of the order of commits run one at a time, in the order in which the commits become visible, and no
+//! snapshot that is taken between ordered commits is taken between a commit and its callback (test:
+//! `a_snapshot_between_ordered_commits_sees_those_that_were_noted`). The order is held after the state of a transaction
+//! and not the other way round (checked by `sync/lock.rs::take`), so a call of the transaction in progress is not
+//! waited for within it.
+//!
 //! The end of a transaction does the same work whatever it has changed in temporary tables (test:
 //! `a_commit_does_the_same_work_whatever_was_changed_in_temporary_tables`): a worker purges what is left there.
 
-use super::{Inner, Phase, Scope, is_in_call};
+use super::{Inner, Phase, Scope, is_in_call, run_as_call};
 use crate::{
-    error::{Result, TransactionError},
+    engine::Engine,
+    error::{Result, TransactionError, UsageError},
     ids::Lsn,
     log::FlushLog,
     sync::{
@@ -32,6 +39,19 @@ pub(crate) enum OpenStatement {
     Refuse,
     /// Its changes are kept, and it ends with the transaction.
     Keep,
+}
+
+/// Refuses to wait for the order of commits from within a call, which may be the callback of a thread that holds it.
+fn check_is_in_no_call() -> Result<()> {
+    if is_in_call() { Err(UsageError::StatementInCall.into()) } else { Ok(()) }
+}
+
+/// Runs `run` between two commits of the order.
+pub(crate) fn between_ordered_commits<T>(engine: &Engine, run: impl FnOnce() -> T) -> Result<T> {
+    engine.check_open()?;
+    check_is_in_no_call()?;
+    let _order = engine.commit_order.lock();
+    Ok(run_as_call(run))
 }
 
 impl Scope {
@@ -91,33 +111,54 @@ impl Scope {
     }
 
     pub(crate) fn commit(&self, mode: FlushLog, open: OpenStatement) -> Result<Option<Lsn>> {
-        let end = self.end(open, |inner| {
-            if inner.trx.has_nothing_to_end() && matches!(inner.phase, Phase::Open) {
-                inner.phase = Phase::Committed;
-                self.discard_state(inner);
-                return Ok(None);
-            }
-            let mut trx = self.resume(inner);
-            let end = trx.commit();
-            match (&end, &inner.phase) {
-                (Ok(_), Phase::Prepared(xid)) => self.engine.transactions.prepared().remove(xid),
-                (Ok(_), _) => {}
-                // It stays prepared, as its coordinator expects.
-                (Err(_), Phase::Prepared(_)) => {
-                    inner.trx = trx.suspend();
-                    return end;
-                }
-                (Err(_), _) => drop(trx),
-            }
-            inner.phase = match &end {
-                Ok(_) => Phase::Committed,
-                Err(error) => Phase::RolledBack(error.to_string().into()),
-            };
-            self.discard_state(inner);
-            end
+        let end = self.end(open, |inner| self.commit_locked(inner))?;
+        self.await_log(end, mode)?;
+        Ok(end)
+    }
+
+    /// Commits at a place in the order of commits, where it runs `note`. Others take their places while this commit
+    /// becomes durable.
+    pub(crate) fn commit_ordered(
+        &self,
+        mode: FlushLog,
+        note: impl FnOnce(Option<Lsn>),
+    ) -> Result<Option<Lsn>> {
+        check_is_in_no_call()?;
+        let end = self.end(OpenStatement::Refuse, |inner| {
+            let _order = self.engine.commit_order.lock();
+            let end = self.commit_locked(inner)?;
+            run_as_call(|| note(end));
+            Ok(end)
         })?;
         self.await_log(end, mode)?;
         Ok(end)
+    }
+
+    /// Logs the end of the transaction and makes its changes visible.
+    fn commit_locked(&self, inner: &mut Inner) -> Result<Option<Lsn>> {
+        if inner.trx.has_nothing_to_end() && matches!(inner.phase, Phase::Open) {
+            inner.phase = Phase::Committed;
+            self.discard_state(inner);
+            return Ok(None);
+        }
+        let mut trx = self.resume(inner);
+        let end = trx.commit();
+        match (&end, &inner.phase) {
+            (Ok(_), Phase::Prepared(xid)) => self.engine.transactions.prepared().remove(xid),
+            (Ok(_), _) => {}
+            // It stays prepared, as its coordinator expects.
+            (Err(_), Phase::Prepared(_)) => {
+                inner.trx = trx.suspend();
+                return end;
+            }
+            (Err(_), _) => drop(trx),
+        }
+        inner.phase = match &end {
+            Ok(_) => Phase::Committed,
+            Err(error) => Phase::RolledBack(error.to_string().into()),
+        };
+        self.discard_state(inner);
+        end
     }
 
     fn await_log(&self, end: Option<Lsn>, mode: FlushLog) -> Result<()> {

@@ -8,6 +8,7 @@ mod calls;
 mod change_key;
 #[path = "../changed_env/mod.rs"]
 mod changed_env;
+mod commit_order;
 mod conditions;
 mod crowds;
 mod ddl_in_transactions;
