@@ -63,7 +63,7 @@ fn a_row_stays_locked_until_it_is_unlocked_for_each_entry() -> Result<()> {
     table.put(b"2", b"b")?;
     let locked = || {
         let rows = db.locks().into_iter().filter_map(|held| match held.lock {
-            Lock::Row(row, _) => Some(row.key.into_vec()),
+            Lock::Row(row, _) => Some(row.key.to_vec()),
             _ => None,
         });
         rows.collect::<BTreeSet<_>>()

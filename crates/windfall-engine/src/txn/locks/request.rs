@@ -13,7 +13,10 @@ use crate::{
     error::Blockers,
     ids::{SpaceId, TrxId},
     keys::KeyRange,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
 
 /// The name of a row, or of an index key, which may exist or not.
@@ -21,8 +24,8 @@ use crate::{
 pub struct RowName {
     /// The tablespace of the tree.
     pub space: SpaceId,
-    /// The whole key.
-    pub key: Box<[u8]>,
+    /// The whole key, which copies of the name share, and the lock table.
+    pub key: Arc<[u8]>,
 }
 
 /// A lock request.

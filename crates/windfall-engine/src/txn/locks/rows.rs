@@ -62,7 +62,7 @@ fn find(bucket: &Bucket, space: SpaceId, key: &[u8]) -> Option<usize> {
 
 fn find_or_add<'a>(bucket: &'a mut Bucket, row: &RowName) -> &'a mut RowLock {
     let at = find(bucket, row.space, &row.key).unwrap_or_else(|| {
-        bucket.push(RowLock { space: row.space, key: row.key[..].into(), queue: LockQueue::default() });
+        bucket.push(RowLock { space: row.space, key: row.key.clone(), queue: LockQueue::default() });
         bucket.len() - 1
     });
     &mut bucket[at]
@@ -276,8 +276,7 @@ impl Rows {
     /// Returns all locks, each with its holder.
     pub(super) fn listing(&self) -> impl Iterator<Item = (&Arc<LockOwner>, Lock)> {
         self.buckets.values().flatten().flat_map(|lock| {
-            let name =
-                |mode| Lock::Row(RowName { space: lock.space, key: lock.key[..].into() }, row_mode(mode));
+            let name = |mode| Lock::Row(RowName { space: lock.space, key: lock.key.clone() }, row_mode(mode));
             lock.queue
                 .holders()
                 .flat_map(move |(owner, modes)| modes.iter().map(move |mode| (owner, name(mode))))
