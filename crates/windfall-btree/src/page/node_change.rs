@@ -357,8 +357,8 @@ pub(super) fn leaf_freeze(page: Page<'_>, below: TrxId) -> Result {
     })
 }
 
-/// Reduces a node to the slots `from..to` and to narrower fences. If there is room for the fences, each record keeps its
-/// place and loses the beginning of its suffix; what it and the records of other slots leave is garbage.
+/// Reduces a node to the slots `from..to` and to narrower fences. If there is room for the fences, each record keeps
+/// its place and loses the beginning of its suffix; what it and the records of other slots leave is garbage.
 pub(super) fn keep(page: Page<'_>, id: PageId, slots: [u16; 2], fences: Fences<'_>) -> Result {
     let leaf = page.page_type() == PageType::Leaf as u8;
     let node = checked(page, leaf)?;

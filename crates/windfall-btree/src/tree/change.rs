@@ -174,7 +174,8 @@ impl<S: PageStore> Tree<S> {
         self.end_leaf.set(is_end.then(|| mtr.page_no(place.leaf)));
     }
 
-    /// Returns the place of a key at the end of the tree, if the last entry was inserted there and the key is behind it.
+    /// Returns the place of a key at the end of the tree, if the last entry was inserted there and the key is behind
+    /// it.
     pub(super) fn end_for(&self, key: &[u8]) -> Option<(PageNo, usize)> {
         let page = self.end_leaf.get()?;
         let reading = self.store.read(&self.space, page, Access::Point).ok()?;

@@ -198,7 +198,8 @@ impl<S: PageStore> Tree<S> {
         key: &[u8],
         value: &mut Vec<u8>,
     ) -> Result<(Option<EntryHeader>, LeafHint)> {
-        let end = self.end_for(key);
+        // The hash index notes the places of new keys, too.
+        let end = if self.hash.is_on() { None } else { self.end_for(key) };
         if end.is_some() {
             value.clear();
             return Ok((None, LeafHint(end)));

@@ -354,8 +354,8 @@ impl<'e> Trx<'e> {
         }
     }
 
-    /// Writes an undo record into its place, in the mini-transaction that makes the change. The record is in a buffer of
-    /// `tail`.
+    /// Writes an undo record into its place, in the mini-transaction that makes the change. The record is in a buffer
+    /// of `tail`.
     ///
     /// `table` is the clustered tree. `entries` is the number of secondary entries that the record names.
     pub(crate) fn write_undo(
