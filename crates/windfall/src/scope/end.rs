@@ -275,6 +275,7 @@ impl Inner {
     fn has_no_state(&self) -> bool {
         self.view.is_none()
             && self.tables.is_empty()
+            && self.changed.is_empty()
             && self.savepoints.is_empty()
             && self.sessions.is_empty()
             && self.statements.is_empty()
