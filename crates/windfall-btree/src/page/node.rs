@@ -328,8 +328,8 @@ impl<'a> Node<'a> {
     }
 
     /// Returns whether a slot has exactly this key, or the key belongs before it and behind the slot before, which
-    /// needs no look at the fences: then the node is that of the key. `None` for other keys, and if only an upper fence could
-    /// tell.
+    /// needs no look at the fences: then the node is that of the key. `None` for other keys, and if only an upper
+    /// fence could tell.
     pub(crate) fn is_at_or_before(self, slot: usize, key: &[u8]) -> Option<bool> {
         if !self.is_leaf() || !self.has_prefix_of(key) {
             return None;
