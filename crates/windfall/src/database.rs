@@ -35,7 +35,7 @@ use crate::{
     metrics::Metrics,
     options::Options,
     scope::end::between_ordered_commits,
-    session::{Session, TemporaryTable},
+    session::{Session, TemporaryTable, TemporaryTableInfo},
     sync::{Arc, Progress, atomic::Ordering::Relaxed},
     table::Table,
     transaction::{Transaction, TransactionOptions},
@@ -344,6 +344,10 @@ impl Database {
     /// copy.rename("t");
     /// copy.truncate()?;
     /// assert_eq!(copy.get(b"key")?, None);
+    /// let mut load = copy.load()?;
+    /// load.push(b"key", b"loaded", &[])?;
+    /// load.finish()?;
+    /// assert_eq!(copy.get(b"key")?.as_deref(), Some(&b"loaded"[..]));
     /// # Ok::<(), windfall::Error>(())
     /// ```
     ///
@@ -352,6 +356,15 @@ impl Database {
     /// tablespace ids is logged.
     pub fn create_temporary_table(&self, name: &str, options: TableOptions) -> Result<TemporaryTable> {
         TemporaryTable::create(self.engine.clone(), name, &options)
+    }
+
+    /// Returns information about the temporary tables, those of sessions too, in the order of their creation.
+    ///
+    /// # Errors
+    /// Damage, I/O.
+    pub fn temporary_tables(&self) -> Result<Vec<TemporaryTableInfo>> {
+        self.engine.check_open()?;
+        TemporaryTableInfo::all(&self.engine)
     }
 
     /// Returns the table of this name. Waits while a DDL statement decides about the name.
@@ -703,6 +716,7 @@ impl Database {
             log_age: log.age,
             log_size: log.size,
             checkpoints: engine.checkpointer.made(),
+            temporary_tables: engine.catalog.temporary_count() as u64,
             files_created: counters.files_created.load(Relaxed),
             files_deleted: deletions.files,
             files_deleted_bytes: deletions.bytes,

@@ -94,8 +94,9 @@ impl<A: Access> Table<A> {
     /// Returns a handle of the same table whose reads need only these fields: those of single rows, of many, and of
     /// cursors and indexes that are made with it. Another field that has pages of its own is not read, and is empty in
     /// the value; one that has not may be there or not. A row that was not written field by field is read whole. So
-    /// such a value is not to be written back (nor is one of which [`FieldSet::cut_at`] has left out bytes): change the fields ([`Table::update_fields`]). In a transaction
-    /// ([`Transaction::table`](crate::Transaction::table)) the handle reads the same fields.
+    /// such a value is not to be written back (nor is one of which [`FieldSet::cut_at`] has left out bytes): change the
+    /// fields ([`Table::update_fields`]). In a transaction ([`Transaction::table`](crate::Transaction::table)) the
+    /// handle reads the same fields.
     ///
     /// ```
     /// # fn main() -> windfall::Result<()> {

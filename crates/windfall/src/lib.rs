@@ -170,7 +170,7 @@ pub use log::FlushLog;
 pub use metrics::Metrics;
 pub use options::Options;
 pub use range::Range;
-pub use session::{Scratch, Session, TemporaryTable};
+pub use session::{Scratch, Session, TemporaryLoad, TemporaryTable, TemporaryTableInfo};
 pub use sync::{
     CountingAllocator, Event, Phase, Progress,
     work::{Work, WorkCounts, so_far as work_so_far},

@@ -22,7 +22,7 @@ use crate::{
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use = "options have no effect until a load begins with them"]
 pub struct LoadOptions {
-    limits: LoadLimits,
+    pub(crate) limits: LoadLimits,
 }
 
 impl LoadOptions {

@@ -71,6 +71,7 @@ metrics! {
     log_age gauge "Bytes of log from its low-water mark to its end.",
     log_size gauge "The limit in bytes below which `log_age` is kept.",
     checkpoints counter "Checkpoints made.",
+    temporary_tables gauge "Temporary tables, those of sessions too.",
     files_created counter "Data files created.",
     files_deleted counter "Data files of dropped tables deleted.",
     files_deleted_bytes counter "Bytes of these.",

@@ -13,14 +13,19 @@
 
 use std::collections::BTreeMap;
 
+#[cfg(doc)]
+use crate::error::UsageError;
 use crate::{
-    catalog::{self, Catalog, DropReport},
+    alteration::of_any_table,
+    catalog::{self, Catalog, DropReport, LoadedValue, MadeEntry, MakeEntryOf},
     database::TableOptions,
+    ddl_group::TableChanges,
     engine::Engine,
-    error::{Result, SchemaError},
+    error::{Error, Result, SchemaError},
+    load::LoadOptions,
     sync::{Arc, Mutex, Rank},
     table::Table,
-    txn::Stream,
+    txn::{Stream, SuppliedChange},
 };
 
 /// The state that the tables of a session share.
@@ -71,6 +76,7 @@ impl Session {
         }
         let table = self.engine.catalog.temporary_table(&options.definition)?;
         let table = Table::temporary(self.engine.clone(), name, table, self.undo.clone());
+        self.engine.catalog.name_temporary(&table.inner, &table.name);
         let before = tables.insert(name.to_owned(), table.clone());
         debug_assert!(before.is_none(), "two temporary tables of a session have the name {name}");
         Ok(table)
@@ -148,13 +154,86 @@ impl TemporaryTable {
         engine.check_open()?;
         let table = engine.catalog.temporary_table(&options.definition)?;
         let undo = SessionUndo::begin(&engine);
-        Ok(Self { undo: undo.clone(), table: Table::temporary(engine, name, table, undo) })
+        let table = Table::temporary(engine, name, table, undo.clone());
+        table.engine.catalog.name_temporary(&table.inner, &table.name);
+        Ok(Self { undo, table })
     }
 
     /// Gives the table another name, which messages use from now on. Nothing is looked up by it: any number of tables
     /// may have it.
     pub fn rename(&mut self, name: &str) {
         self.table.name = name.into();
+        self.table.engine.catalog.name_temporary(&self.table.inner, &self.table.name);
+    }
+
+    /// Changes the table in several ways at once, as [`Database::alter_table`] does: indexes are dropped, renamed and
+    /// added, the metadata replaced, the next numbers set, and the table renamed. Handles of the table remain valid.
+    /// Waits for the calls on it that are in progress, and others wait until it is altered.
+    ///
+    /// # Errors
+    /// An index is missing, or its definition or its name is refused; two rows have the same key in a new unique index;
+    /// an index takes its entries from the caller; an index is added, and a transaction that has changed rows of the
+    /// table has not ended ([`UsageError::TemporaryInUse`]); I/O. The table is unchanged then.
+    ///
+    /// [`Database::alter_table`]: crate::Database::alter_table
+    pub fn alter(&mut self, changes: TableChanges) -> Result<DropReport> {
+        self.alter_made(changes, None)
+    }
+
+    /// As [`TemporaryTable::alter`], with new indexes of which the caller supplies the entries, as for
+    /// [`Database::alter_table_with`](crate::Database::alter_table_with).
+    ///
+    /// # Errors
+    /// As [`TemporaryTable::alter`]; those of `make`.
+    pub fn alter_with(
+        &mut self,
+        changes: TableChanges,
+        make: impl FnMut(&str, &[u8], &[u8], &mut MadeEntry) -> Result<bool>,
+    ) -> Result<DropReport> {
+        self.alter_made(changes, Some(&mut of_any_table(make)))
+    }
+
+    fn alter_made(
+        &mut self,
+        TableChanges { changes }: TableChanges,
+        make: Option<&mut MakeEntryOf<'_>>,
+    ) -> Result<DropReport> {
+        let Table { engine, name, inner, .. } = &self.table;
+        engine.check_open()?;
+        let report = engine.catalog.alter_temporary(name, inner, &changes, make)?;
+        assert!(report.lsn.is_none(), "the alteration of a temporary table is logged");
+        if let Some(name) = &changes.name {
+            self.rename(name);
+        }
+        Ok(report)
+    }
+
+    /// Begins to load rows, in the order of their keys, into the table, which is empty: the fast way to fill it. The
+    /// table gets all of them when the load is finished. Its counters continue.
+    ///
+    /// # Errors
+    /// The table has rows, or such as a transaction that has not ended has deleted; I/O.
+    pub fn load(&mut self) -> Result<TemporaryLoad<'_>> {
+        self.load_with(LoadOptions::default())
+    }
+
+    /// As [`TemporaryTable::load`], with rows in any order.
+    ///
+    /// # Errors
+    /// As [`TemporaryTable::load`].
+    pub fn load_unsorted(&mut self) -> Result<TemporaryLoad<'_>> {
+        self.load_with(LoadOptions::default().unsorted())
+    }
+
+    /// As [`TemporaryTable::load`], with the rows and the memory that the options state.
+    ///
+    /// # Errors
+    /// As [`TemporaryTable::load`].
+    pub fn load_with(&mut self, options: LoadOptions) -> Result<TemporaryLoad<'_>> {
+        let Table { engine, name, inner, .. } = &self.table;
+        engine.check_open()?;
+        let load = engine.catalog.begin_temporary_load(name, inner, options.limits)?;
+        Ok(TemporaryLoad { engine, inner: load })
     }
 
     /// Removes all rows, at the cost of a drop. Handles of the table remain valid. Waits for the calls on it that are
@@ -168,6 +247,80 @@ impl TemporaryTable {
         let report = self.table.engine.catalog.truncate_temporary(&self.table.inner)?;
         assert!(report.lsn.is_none(), "the truncation of a temporary table is logged");
         Ok(report)
+    }
+}
+
+/// A load of rows into an empty temporary table, which [`TemporaryTable::load`] begins. When it is dropped before it
+/// was finished, the rows are discarded.
+#[derive(Debug)]
+#[must_use = "the rows are discarded unless the load is finished"]
+pub struct TemporaryLoad<'t> {
+    engine: &'t Engine,
+    inner: catalog::TemporaryLoad<'t>,
+}
+
+impl TemporaryLoad<'_> {
+    /// Adds a row, with its entries in the indexes of which the caller supplies them, as
+    /// [`TableLoad::push`](crate::TableLoad::push).
+    ///
+    /// # Errors
+    /// As [`TableLoad::push`](crate::TableLoad::push).
+    pub fn push(&mut self, key: &[u8], value: &[u8], entries: &[SuppliedChange<'_>]) -> Result<()> {
+        self.engine.check_open()?;
+        self.inner.push(key.to_vec(), LoadedValue::Whole(value.to_vec()), Some(entries))
+    }
+
+    /// As [`TemporaryLoad::push`], with the fields of the row, as for [`Table::insert_fields`].
+    ///
+    /// # Errors
+    /// As [`TemporaryLoad::push`].
+    pub fn push_fields(
+        &mut self,
+        key: &[u8],
+        fields: &[&[u8]],
+        entries: &[SuppliedChange<'_>],
+    ) -> Result<()> {
+        self.engine.check_open()?;
+        self.inner.push(key.to_vec(), LoadedValue::Fields(fields), Some(entries))
+    }
+
+    /// Gives the table the rows, as one step. Waits for the calls on it that are in progress.
+    ///
+    /// # Errors
+    /// Two rows have the same key, also in a unique index; the table has got rows
+    /// ([`SchemaError::NotEmpty`]), or a transaction that has not ended has changed it
+    /// ([`UsageError::TemporaryInUse`]); I/O. The table is unchanged then.
+    pub fn finish(self) -> Result<()> {
+        self.engine.check_open()?;
+        self.inner.finish()
+    }
+}
+
+/// Information about a temporary table ([`Database::temporary_tables`](crate::Database::temporary_tables)).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TemporaryTableInfo {
+    /// The name of the table, which others may have as well.
+    pub name: String,
+    /// The number of its rows.
+    pub rows: u64,
+    /// Its pages, which are all in the buffer pool, with those of its indexes.
+    pub resident_pages: u64,
+}
+
+impl TemporaryTableInfo {
+    pub(crate) fn all(engine: &Engine) -> Result<Vec<Self>> {
+        let mut all = Vec::new();
+        for (name, table) in engine.catalog.temporary_tables() {
+            let rows = match table.row_count() {
+                Err(Error::TableDropped(_)) => continue,
+                rows => rows?,
+            };
+            let resident = |schema: &catalog::TableSchema| {
+                schema.trees().map(|tree| u64::from(tree.space().resident())).sum()
+            };
+            all.push(Self { name: name.to_string(), rows, resident_pages: table.with_schema(resident) });
+        }
+        Ok(all)
     }
 }
 
@@ -219,7 +372,7 @@ mod tests {
     use windfall_sim::{SimulatedDisk, SimulatedEnv};
 
     use super::*;
-    use crate::{Database, Options, error::Error};
+    use crate::{Database, Options};
 
     #[test]
     fn a_change_that_was_made_is_not_reported_as_failed() {

@@ -291,6 +291,11 @@ pub enum UsageError {
         /// The limit in bytes.
         limit: usize,
     },
+    /// A load of a temporary table, or a new index of it, while a transaction that has not ended has changed its rows.
+    #[error(
+        "a transaction that has not ended has changed rows of the temporary table {0}: commit it or roll it back first"
+    )]
+    TemporaryInUse(Arc<str>),
     /// A check of a temporary table.
     #[error("{0} is temporary, and only tables of the database are checked: it ends with its session")]
     TemporaryCheck(Owner),

@@ -221,7 +221,19 @@ impl<'t> Draft<'t> {
         if changes.drop_indexes.is_empty() && changes.rename_indexes.is_empty() && added.is_empty() {
             return Ok(());
         }
-        let record = self.record();
+        self.record().change_indexes(name, changes, added)
+    }
+}
+
+impl TableRecord {
+    /// Drops indexes, renames others, and adds these.
+    pub(super) fn change_indexes(
+        &mut self,
+        name: &str,
+        changes: &TableChanges,
+        added: Vec<IndexRecord>,
+    ) -> Result<()> {
+        let record = self;
         let place = |record: &TableRecord, index: &str| {
             let missing = || SchemaError::NoIndex { table: name.into(), index: index.into() };
             record.indexes.iter().position(|other| *other.name == *index).ok_or_else(missing)

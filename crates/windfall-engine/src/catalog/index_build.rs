@@ -425,7 +425,7 @@ impl Catalog {
 }
 
 /// Returns the function that makes the entries of an index of this table, if the caller supplies them.
-fn function_of<'f>(
+pub(super) fn function_of<'f>(
     table: &'f str,
     index: &'f IndexRecord,
     make: Option<&'f RefCell<&'f mut MakeEntryOf<'_>>>,

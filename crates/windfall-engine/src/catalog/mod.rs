@@ -62,3 +62,4 @@ pub use state::Catalog;
 pub use statement::DropReport;
 pub use table::{Call, Secondaries, Table, TableSchema};
 pub use table_load::{LoadLimits, LoadedValue, Order, Rows};
+pub use temporary::TemporaryLoad;

@@ -7,7 +7,7 @@
 //! `no_input_that_is_known_and_no_mutant_of_one_breaks_a_target`). A tablespace that a statement is filling is listed
 //! until a record names it or it is dropped (test: `no_statement_makes_a_file_look_unowned`).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use smallvec::SmallVec;
 
@@ -67,6 +67,8 @@ pub struct Catalog {
     pub(super) extractors: Extractors,
     /// Tablespaces that statements are filling.
     pub(super) making: Mutex<BTreeSet<SpaceId>>,
+    /// Temporary tables with a name, by their ids.
+    pub(super) temporary: Mutex<BTreeMap<u64, (Arc<str>, Arc<Table>)>>,
     /// Points within statements at which a test acts.
     pub pause: Pause,
 }
@@ -116,6 +118,7 @@ impl Catalog {
             hashed: AtomicBool::new(hashed),
             extractors,
             making: Mutex::new(Rank::Leaf, BTreeSet::new()),
+            temporary: Mutex::new(Rank::Leaf, BTreeMap::new()),
             pause: Pause::default(),
         };
         let mut failure = None;

@@ -431,7 +431,7 @@ fn write_rows(pool: &BufferPool, clustered: &Tree, rows: i64) -> Result<()> {
     tablespace::write_rows(pool, space)
 }
 
-fn fill_secondary(
+pub(super) fn fill_secondary(
     (n, maker): (usize, &EntryMaker<'_, '_>),
     tree: &Arc<Tree>,
     mut entries: Runs<EntryTail>,

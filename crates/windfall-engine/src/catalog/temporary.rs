@@ -7,22 +7,119 @@
 //! (checked by `sync/gate.rs::begin_to_close`). A truncation replaces all trees while the gate is closed, so a call
 //! finds the rows of before or none (test: `calls_on_a_temporary_table_go_on_while_it_is_truncated`), and a transaction
 //! has nothing to roll back in the trees that were dropped (test:
-//! `a_temporary_table_without_a_session_is_renamed_truncated_and_dropped`).
+//! `a_temporary_table_without_a_session_is_renamed_truncated_and_dropped`). A statement that fails has changed nothing,
+//! and leaves none of its trees (test: `a_temporary_table_is_altered_as_a_whole_or_not_at_all`). A new index has the
+//! entry of each row, and no undo that is still to be rolled back concerns a row (test:
+//! `a_temporary_table_is_altered_as_a_whole_or_not_at_all`).
+
+use core::{cell::RefCell, fmt};
+use std::panic::resume_unwind;
 
 use super::{
+    auto_increment::Counter,
     definition::TableDefinition,
+    entry_maker::{EntryMaker, MakeEntry},
+    group::TableChanges,
+    index_build::{MakeEntryOf, function_of},
+    key,
     plan::Closing,
-    record::Metadata,
+    record::{IndexRecord, Metadata, TableRecord},
+    runs::{EntryTail, Runs},
     state::Catalog,
     statement::{DropReport, Dropped},
-    table::Table,
+    table::{Table, TableSchema},
+    table_load::{LoadLimits, LoadedValue, TableLoader, fill_secondary},
 };
 use crate::{
     buffer::{Durability, Space},
-    error::Result,
+    error::{Error, Owner, Result, SchemaError, UsageError},
+    ids::SpaceId,
     store::Tree,
-    sync::{Arc, work},
+    sync::{Arc, Phase, ReportedWork, work},
+    tablespace::CounterKind,
+    tree::Seek,
+    txn::{EntryForm, SuppliedChange, mvcc::value},
 };
+
+/// New trees of a temporary table, which are dropped with this unless the table has got them.
+struct NewTrees<'a> {
+    catalog: &'a Catalog,
+    trees: Vec<Arc<Tree>>,
+}
+
+impl NewTrees<'_> {
+    fn spaces(&self) -> Vec<Arc<Space>> {
+        self.trees.iter().map(|tree| tree.space().clone()).collect()
+    }
+
+    /// The table has them.
+    fn named(mut self) {
+        self.trees.clear();
+    }
+}
+
+impl Drop for NewTrees<'_> {
+    fn drop(&mut self) {
+        self.trees.iter().for_each(|tree| self.catalog.detach(tree, None));
+    }
+}
+
+fn new_space(id: SpaceId) -> Arc<Space> {
+    Arc::new(Space::new(id, Durability::Temporary))
+}
+
+/// A load of rows into an empty temporary table. What was pushed is discarded unless the load is finished.
+#[must_use = "the rows are discarded unless the load is finished"]
+pub struct TemporaryLoad<'a> {
+    catalog: &'a Catalog,
+    name: Arc<str>,
+    table: &'a Arc<Table>,
+    /// The record that the table gets.
+    record: TableRecord,
+    loader: TableLoader,
+    new: NewTrees<'a>,
+}
+
+impl fmt::Debug for TemporaryLoad<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TemporaryLoad({}, {} rows)", self.name, self.loader.rows())
+    }
+}
+
+impl TemporaryLoad<'_> {
+    /// Adds a row, with the entries that the caller supplies.
+    ///
+    /// # Errors
+    /// As [`TableLoad::push`](super::TableLoad::push).
+    pub fn push(
+        &mut self,
+        key: Vec<u8>,
+        value: LoadedValue<'_>,
+        supplied: Option<&[SuppliedChange<'_>]>,
+    ) -> Result<()> {
+        self.loader.push(key, value, supplied)
+    }
+
+    /// Gives the table the rows. Waits for the calls on the table that are in progress.
+    ///
+    /// # Errors
+    /// Two rows have one key, also in a unique index; the table has got rows; errors of the log. The table is unchanged
+    /// then, and the rows are discarded.
+    pub fn finish(self) -> Result<()> {
+        let Self { catalog, name, table, record, loader, new } = self;
+        Catalog::check_outside()?;
+        loader.finish()?;
+        let mut closed = table.gate().close();
+        catalog.check_empty(&name, table.closed_schema(&closed))?;
+        let next = table.next_numbers(&closed).map_err(|error| error.of(|_| Owner::Table(name.clone())))?;
+        let mut closing = Closing { table, record: Some(Box::new(record)) };
+        catalog.change_closed(&mut closing, &mut closed, None, &new.spaces(), None);
+        new.named();
+        drop(closed);
+        // A table of which no number was requested has no ceiling.
+        catalog.set_temporary_numbers(table, next.map(|next| (next > 1).then_some(next)))
+    }
+}
 
 impl Catalog {
     /// Makes a table without a name or a record. It exists as long as its owner holds it.
@@ -34,8 +131,205 @@ impl Catalog {
         // It is never stored.
         let metadata = Metadata::Inline(definition.metadata.clone());
         let record = self.new_record_with(definition, metadata)?;
-        let space = &mut |id| Ok(Arc::new(Space::new(id, Durability::Temporary)));
+        let space = &mut |id| Ok(new_space(id));
         Ok(self.new_table(self.schema(record, space)?))
+    }
+
+    /// Lists a temporary table under a name, or gives it another one. It is listed until it is dropped.
+    pub fn name_temporary(&self, table: &Arc<Table>, name: &Arc<str>) {
+        let id = table.with_schema(|schema| schema.record.id);
+        self.temporary.lock().insert(id, (name.clone(), table.clone()));
+    }
+
+    /// Returns the temporary tables with a name, in the order of their creation.
+    pub fn temporary_tables(&self) -> Vec<(Arc<str>, Arc<Table>)> {
+        self.temporary.lock().values().cloned().collect()
+    }
+
+    /// Returns their number.
+    pub fn temporary_count(&self) -> usize {
+        self.temporary.lock().len()
+    }
+
+    /// Refuses a table with rows, or with changes of a transaction that has not ended.
+    fn check_empty(&self, name: &Arc<str>, schema: &TableSchema) -> Result<()> {
+        self.each_row(name, &schema.clustered, |_, _| Err(SchemaError::NotEmpty(name.clone()).into()))
+    }
+
+    /// Calls a function with the key and the first bytes of each row of a temporary table, whose gate is closed.
+    ///
+    /// # Errors
+    /// Those of the function; a transaction that has not ended has changed a row; damage, I/O.
+    fn each_row(
+        &self,
+        name: &Arc<str>,
+        clustered: &Tree,
+        mut run: impl FnMut(&[u8], &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let (mut cursor, mut bytes) = (clustered.cursor(), Vec::new());
+        let mut work = ReportedWork::unreported(Phase::Rows, 0);
+        let mut more = cursor.seek(Seek::First)?;
+        while more {
+            work.advance(1)?;
+            if let Some(header) = cursor.header() {
+                if self.transactions.active().is_active(header.trx) {
+                    return Err(UsageError::TemporaryInUse(name.clone()).into());
+                }
+                if !header.is_deleted() {
+                    bytes.clear();
+                    bytes.extend_from_slice(cursor.value());
+                    value::indexed_of(clustered, header, &mut bytes)?;
+                    run(cursor.key(), &bytes)?;
+                }
+            }
+            more = cursor.next()?;
+        }
+        Ok(())
+    }
+
+    fn set_temporary_numbers(
+        &self,
+        table: &Arc<Table>,
+        next: [Option<u64>; CounterKind::ALL.len()],
+    ) -> Result<()> {
+        let call = table.enter()?;
+        for (kind, next) in CounterKind::ALL.into_iter().zip(next) {
+            if let Some(next) = next {
+                let counter: &Counter = table.counter(&call, kind);
+                let end = counter.set(&call.clustered, next)?;
+                debug_assert!(end.is_none(), "a number of a temporary table is logged");
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins to load rows into an empty temporary table.
+    ///
+    /// # Errors
+    /// [`SchemaError::NotEmpty`]; damage, I/O.
+    pub fn begin_temporary_load<'a>(
+        self: &'a Arc<Self>,
+        name: &Arc<str>,
+        table: &'a Arc<Table>,
+        limits: LoadLimits,
+    ) -> Result<TemporaryLoad<'a>> {
+        let mut record = {
+            let call = table.enter()?;
+            self.check_empty(name, &call)?;
+            call.record.clone()
+        };
+        record.version += 1;
+        self.renew_trees(&mut record)?;
+        let schema = self.schema(record.clone(), &mut |id| Ok(new_space(id)))?;
+        let new = NewTrees { catalog: self, trees: schema.trees().cloned().collect() };
+        let loader = TableLoader::new(self, name, schema, limits);
+        Ok(TemporaryLoad { catalog: self, name: name.clone(), table, record, loader, new })
+    }
+
+    /// Changes a temporary table. Calls on it wait meanwhile. `make` makes the entries of new indexes for which the
+    /// caller supplies them.
+    ///
+    /// # Errors
+    /// [`SchemaError`] for the indexes; two rows have one key in a new unique index; a transaction that has not ended
+    /// has changed a row, and an index is added; errors of the function. Nothing has changed then.
+    pub fn alter_temporary(
+        &self,
+        name: &Arc<str>,
+        table: &Arc<Table>,
+        changes: &TableChanges,
+        make: Option<&mut MakeEntryOf<'_>>,
+    ) -> Result<DropReport> {
+        Self::check_outside()?;
+        if let Some(metadata) = &changes.metadata {
+            Self::check_metadata(metadata)?;
+        }
+        for (_, to) in &changes.rename_indexes {
+            self.check_name(to)?;
+        }
+        let mut added = Vec::with_capacity(changes.add_indexes.len());
+        for index in &changes.add_indexes {
+            self.check_index(name, index)?;
+            let has_function = make.is_some() && matches!(index.form, EntryForm::Supplied { .. });
+            key::check_makes_entries(name, &index.name, index.form, has_function)?;
+            added.push(self.new_index(index)?);
+        }
+        let mut record = table.with_schema(|schema| schema.record.clone());
+        record.version += 1;
+        record.change_indexes(name, changes, added.clone())?;
+        if let Some(metadata) = &changes.metadata {
+            record.metadata = Metadata::Inline(metadata.clone());
+        }
+        let trees = added.iter().map(|index| self.tree(new_space(index.space))).collect();
+        let new = NewTrees { catalog: self, trees };
+        let report = DropReport::of(|| {
+            let mut closed = table.gate().close();
+            if !added.is_empty() {
+                self.fill_temporary(name, &table.closed_schema(&closed).clustered, &added, &new.trees, make)?;
+            }
+            let mut closing = Closing { table, record: Some(Box::new(record)) };
+            let trees = table.closed_schema(&closed).tree_count() + added.len();
+            self.change_closed(&mut closing, &mut closed, None, &new.spaces(), None);
+            new.named();
+            let trees = trees - table.closed_schema(&closed).tree_count();
+            Ok(Dropped { trees, lsn: None })
+        })?;
+        self.set_temporary_numbers(table, changes.numbers)?;
+        Ok(report)
+    }
+
+    /// Fills new secondary trees of a temporary table, whose gate is closed.
+    fn fill_temporary(
+        &self,
+        name: &Arc<str>,
+        clustered: &Tree,
+        indexes: &[IndexRecord],
+        trees: &[Arc<Tree>],
+        make: Option<&mut MakeEntryOf<'_>>,
+    ) -> Result<()> {
+        let make = make.map(RefCell::new);
+        let mut functions: Vec<_> =
+            indexes.iter().map(|index| function_of(name, index, make.as_ref())).collect();
+        let makers = indexes.iter().zip(trees).zip(&mut functions).map(|((index, tree), function)| {
+            let extraction = index.extractor.as_ref().map(|extractor| self.extractors.of(extractor));
+            let function: Option<&mut MakeEntry<'_>> = function.as_deref_mut();
+            EntryMaker::new(name, index, tree, function, extraction)
+        });
+        let makers: Vec<EntryMaker<'_, '_>> = makers.collect();
+        let mut entries: Vec<Runs<EntryTail>> =
+            indexes.iter().map(|_| Runs::new(self.pool.clone())).collect();
+        let fill = || {
+            self.each_row(name, clustered, |key, value| {
+                for (maker, entries) in makers.iter().zip(&mut entries) {
+                    for entry in maker.entries(key, value)? {
+                        maker.check(&entry, value)?;
+                        maker.collect(entry, entries);
+                    }
+                    if entries.bytes() > self.pause.bounds().entries {
+                        let spilled = entries.spill(self.transactions.ids().space()?);
+                        spilled.map_err(|error| maker.of_equal_entries(error))?;
+                    }
+                }
+                Ok(())
+            })?;
+            let mut work = ReportedWork::unreported(Phase::Entries, 0);
+            for ((n, entries), tree) in (0..).zip(entries).zip(trees) {
+                let maker = &makers[n];
+                let filled = fill_secondary((n, maker), tree, entries, &mut work);
+                filled.map_err(|error| match error {
+                    // The rows are those of the table, not input.
+                    Error::Schema(SchemaError::DuplicateInputKey { owner, row_key: row, .. }) => {
+                        SchemaError::DuplicateKey { owner, index: None, row }.into()
+                    }
+                    other => other.of(|_| maker.owner()),
+                })?;
+            }
+            Ok(())
+        };
+        let filled: Result<()> = fill();
+        match makers.iter().find_map(EntryMaker::take_panic) {
+            Some(panic) => resume_unwind(panic),
+            None => filled.map_err(|error| error.of(|_| Owner::Table(name.clone()))),
+        }
     }
 
     /// Truncates a temporary table: it gets new tablespaces, and the old ones are dropped. Waits for the calls on the
@@ -72,6 +366,8 @@ impl Catalog {
             }
             trees
         });
+        let id = table.with_schema(|schema| schema.record.id);
+        drop(self.temporary.lock().remove(&id));
         DropReport { trees, work, lsn: None }
     }
 }

@@ -129,10 +129,10 @@ impl<A: Access> Table<A> {
         self.change(key, Edit::delete().with_entries(entries))
     }
 
-    /// Gives a row another key, and replaces its value and its entries in the indexes of which the caller supplies them:
-    /// each of these indexes must be named, with the entry before and after. It is a deletion and an insertion as one
-    /// step: both take effect or none, and a rollback or a read view has both or none. Index keys that the row keeps
-    /// are no duplicates, also in unique indexes. With two equal keys it is [`Table::update_with`].
+    /// Gives a row another key, and replaces its value and its entries in the indexes of which the caller supplies
+    /// them: each of these indexes must be named, with the entry before and after. It is a deletion and an insertion as
+    /// one step: both take effect or none, and a rollback or a read view has both or none. Index keys that the row
+    /// keeps are no duplicates, also in unique indexes. With two equal keys it is [`Table::update_with`].
     ///
     /// The locks are those of the two: in a transaction both keys stay locked, exclusively, until it ends, also if the
     /// call is refused after it has locked one. Outside of a transaction the call is one of its own at

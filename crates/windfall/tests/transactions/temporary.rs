@@ -3,9 +3,10 @@
 use std::{cell::Cell, io::Write, sync::Arc};
 
 use windfall::{
-    Access, Database, Error, FlushLog, IndexOptions, Isolation, Table, TableOptions, TransactionOptions,
+    Access, Database, Error, FlushLog, IndexOptions, Isolation, MadeEntry, SuppliedChange, SuppliedEntry,
+    Table, TableChanges, TableOptions, TemporaryLoad, TransactionOptions,
     env::RealEnv,
-    error::{SchemaError, TransactionError},
+    error::{SchemaError, TransactionError, UsageError},
 };
 use windfall_base::sync::work::{self, Work};
 use windfall_sim::{SimulatedDisk, SimulatedEnv};
@@ -338,4 +339,137 @@ fn calls_on_a_temporary_table_go_on_while_it_is_truncated() {
     let entries = owner.index("first").unwrap();
     let entries: Vec<_> = entries.keys::<&[u8]>(..).unwrap().map(|entry| entry.unwrap().key).collect();
     assert_eq!(found, entries);
+}
+
+fn supplied(unique: bool) -> IndexOptions {
+    let index = IndexOptions::supplied(1);
+    if unique { index.unique() } else { index }
+}
+
+/// Makes the entry of a row of its last byte.
+fn last_byte(_: &str, _: &[u8], value: &[u8], entry: &mut MadeEntry) -> windfall::Result<bool> {
+    entry.key.extend(value.last());
+    Ok(!value.is_empty())
+}
+
+#[test]
+fn a_temporary_table_is_altered_as_a_whole_or_not_at_all() {
+    let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+    let db = simulated(&disk, &env);
+    let mut owner = db.create_temporary_table("t", indexed()).unwrap();
+    let handle = Table::clone(&owner);
+    for (key, value) in [("a", "x1"), ("b", "y2"), ("c", "x2")] {
+        owner.put(key.as_bytes(), value.as_bytes()).unwrap();
+    }
+    let keys = |table: &Table, index: &str| -> Vec<(Vec<u8>, Vec<u8>)> {
+        let keys = table.index(index).unwrap().keys::<&[u8]>(..).unwrap();
+        keys.map(|found| found.map(|found| (found.index_key, found.key)).unwrap()).collect()
+    };
+    let number = owner.index_number("first").unwrap();
+    let changes = || {
+        TableChanges::default()
+            .rename_index("first", "former")
+            .add_index("whole", IndexOptions::on_value(0..2))
+            .metadata(vec![7; 100_000])
+            .numbers(50)
+            .name("u")
+    };
+    let trx = begin(&db, Isolation::RepeatableRead);
+    trx.table(&owner).put(b"d", b"z3").unwrap();
+    let refused = owner.alter(changes()).unwrap_err();
+    assert!(matches!(refused, Error::Usage(UsageError::TemporaryInUse(_))), "{refused}");
+    trx.rollback().unwrap();
+    for (unique, what) in
+        [(supplied(true), "duplicate"), (IndexOptions::on_value(0..1).unique(), "duplicate")]
+    {
+        let refused = owner.alter_with(changes().add_index("last", unique), last_byte).unwrap_err();
+        assert!(refused.to_string().contains(what), "{refused}");
+    }
+    let refused = owner.alter(changes().add_index("last", supplied(false))).unwrap_err();
+    assert!(matches!(refused, Error::Usage(UsageError::EntriesUnknown { .. })), "{refused}");
+    let refused = owner.alter(changes().drop_index("none")).unwrap_err();
+    assert!(matches!(refused, Error::Schema(SchemaError::NoIndex { .. })), "{refused}");
+    assert_eq!((owner.name(), owner.metadata().unwrap(), owner.peek_number().unwrap()), ("t", vec![], 1));
+    assert_eq!(rows(&owner), pairs([("a", "x1"), ("b", "y2"), ("c", "x2")]));
+    assert!(handle.index("whole").is_err());
+
+    let report = owner.alter_with(changes().add_index("last", supplied(false)), last_byte).unwrap();
+    assert_eq!((report.trees, report.lsn, owner.name()), (0, None, "u"));
+    assert_eq!((handle.metadata().unwrap(), handle.next_number().unwrap()), (vec![7; 100_000], 50));
+    assert_eq!(keys(&handle, "whole"), pairs([("x1", "a"), ("x2", "c"), ("y2", "b")]));
+    assert_eq!(keys(&handle, "last"), pairs([("1", "a"), ("2", "b"), ("2", "c")]));
+    assert_eq!(handle.index_at(number).unwrap().get(b"x").unwrap().count(), 2);
+    let entry = |key| Some(SuppliedEntry::new(key));
+    let trx = begin(&db, Isolation::RepeatableRead);
+    let change = [SuppliedChange::new("last", entry(b"1"), entry(b"9"))];
+    trx.table(&handle).update_with(b"a", b"q9", &change).unwrap();
+    assert_eq!(keys(&handle, "last"), pairs([("2", "b"), ("2", "c"), ("9", "a")]));
+    // An index is dropped in the middle of a transaction that has changed its entries.
+    assert_eq!(owner.alter(TableChanges::default().drop_index("whole")).unwrap().trees, 1);
+    trx.rollback().unwrap();
+    assert_eq!(keys(&handle, "last"), pairs([("1", "a"), ("2", "b"), ("2", "c")]));
+    assert_eq!(keys(&handle, "former"), pairs([("x", "a"), ("x", "c"), ("y", "b")]));
+    let infos = db.temporary_tables().unwrap();
+    assert_eq!((infos.len(), &*infos[0].name, infos[0].rows), (1, "u", 3));
+    assert!(infos[0].resident_pages >= 3 && db.metrics().temporary_tables == 1);
+    drop(owner);
+    assert!(db.temporary_tables().unwrap().is_empty() && db.metrics().temporary_tables == 0);
+    env.run_workers(100);
+    assert_eq!((db.metrics().drops_pending, db.metrics().pool_writes), (0, 0));
+}
+
+/// As a server does it that copies: a new table is created and loaded, gets the name, and the old one is dropped.
+#[test]
+fn a_temporary_table_is_replaced_by_a_loaded_copy_in_the_middle_of_a_transaction() {
+    let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+    let db = simulated(&disk, &env);
+    for sorted in [true, false] {
+        let old = db.create_temporary_table("t", indexed()).unwrap();
+        let trx = begin(&db, Isolation::RepeatableRead);
+        let kept = db.create_temporary_table("kept", TableOptions::default()).unwrap();
+        trx.table(&kept).put(b"k", b"v").unwrap();
+        (0..200u8).for_each(|n| trx.table(&old).put(&[n], &long(n)).unwrap());
+        let mut new = db.create_temporary_table("#new", indexed().index("made", supplied(false))).unwrap();
+        new.set_numbers(9).unwrap();
+        let mut load = if sorted { new.load().unwrap() } else { new.load_unsorted().unwrap() };
+        let copied: Vec<_> = trx.table(&old).rows().unwrap().map(Result::unwrap).collect();
+        let push = |load: &mut TemporaryLoad<'_>, (key, value): &(Vec<u8>, Vec<u8>)| {
+            load.push(key, value, &[SuppliedChange::new("made", None, Some(SuppliedEntry::new(&key[..1])))])
+        };
+        let order: Vec<_> = if sorted { copied.iter().collect() } else { copied.iter().rev().collect() };
+        order.iter().try_for_each(|row| push(&mut load, row)).unwrap();
+        load.finish().unwrap();
+        new.rename("t");
+        drop(old);
+        assert_eq!(rows(&new), copied);
+        assert_eq!((new.row_count().unwrap(), new.next_number().unwrap()), (200, 9));
+        assert_eq!(new.index("made").unwrap().keys::<&[u8]>(..).unwrap().count(), 200);
+        trx.table(&new).put(&[1], b"changed").unwrap_err();
+        let change = [SuppliedChange::new("made", Some(SuppliedEntry::new(&[1])), None)];
+        assert!(trx.table(&new).delete_with(&[1], &change).unwrap());
+        let refused = new.load().map(drop).unwrap_err();
+        assert!(matches!(refused, Error::Schema(SchemaError::NotEmpty(_))), "{refused}");
+        trx.rollback().unwrap();
+        assert_eq!(rows(&new), copied);
+        assert!(rows_of(&kept).is_empty());
+        // A load that is dropped, or that fails, leaves nothing.
+        new.truncate().unwrap();
+        for twice in [false, true] {
+            let mut load = new.load_unsorted().unwrap();
+            (0..50).chain(twice.then_some(7)).for_each(|n| push(&mut load, &copied[n]).unwrap());
+            if let Some(done) = twice.then_some(load).map(TemporaryLoad::finish) {
+                let refused = done.unwrap_err();
+                assert!(matches!(refused, Error::Schema(SchemaError::DuplicateInputKey { .. })), "{refused}");
+            }
+            assert!(rows(&new).is_empty());
+        }
+    }
+    env.run_workers(100);
+    let metrics = db.metrics();
+    assert_eq!((metrics.drops_pending, metrics.files_created, metrics.temporary_tables), (0, 0, 0));
+    assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
+}
+
+fn rows_of(table: &Table) -> Vec<(Vec<u8>, Vec<u8>)> {
+    table.rows().unwrap().map(Result::unwrap).collect()
 }
