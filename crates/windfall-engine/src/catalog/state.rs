@@ -68,10 +68,13 @@ pub struct Catalog {
     /// Tablespaces that statements are filling.
     pub(super) making: Mutex<BTreeSet<SpaceId>>,
     /// Temporary tables with a name, by their ids.
-    pub(super) temporary: Mutex<BTreeMap<u64, (Arc<str>, Arc<Table>)>>,
+    pub(super) temporary: Mutex<BTreeMap<u64, NamedTable>>,
     /// Points within statements at which a test acts.
     pub pause: Pause,
 }
+
+/// A table and its name.
+pub(super) type NamedTable = (Arc<str>, Arc<Table>);
 
 pub(super) fn no_table(name: &str) -> SchemaError {
     SchemaError::NoTable(name.into())

@@ -117,7 +117,7 @@ impl TemporaryLoad<'_> {
         new.named();
         drop(closed);
         // A table of which no number was requested has no ceiling.
-        catalog.set_temporary_numbers(table, next.map(|next| (next > 1).then_some(next)))
+        Catalog::set_temporary_numbers(table, next.map(|next| (next > 1).then_some(next)))
     }
 }
 
@@ -187,11 +187,7 @@ impl Catalog {
         Ok(())
     }
 
-    fn set_temporary_numbers(
-        &self,
-        table: &Arc<Table>,
-        next: [Option<u64>; CounterKind::ALL.len()],
-    ) -> Result<()> {
+    fn set_temporary_numbers(table: &Arc<Table>, next: [Option<u64>; CounterKind::ALL.len()]) -> Result<()> {
         let call = table.enter()?;
         for (kind, next) in CounterKind::ALL.into_iter().zip(next) {
             if let Some(next) = next {
@@ -273,7 +269,7 @@ impl Catalog {
             let trees = trees - table.closed_schema(&closed).tree_count();
             Ok(Dropped { trees, lsn: None })
         })?;
-        self.set_temporary_numbers(table, changes.numbers)?;
+        Self::set_temporary_numbers(table, changes.numbers)?;
         Ok(report)
     }
 

@@ -203,9 +203,8 @@ fn a_list_of_locks_names_the_objects() {
         assert_eq!(trx.table(table).index("i").unwrap().range_for_update::<&[u8]>(..).unwrap().count(), 1);
     }
     let locks = db.locks().into_iter().map(|held| match held.lock {
-        Lock::Table(space, _) => space,
+        Lock::Table(space, _) | Lock::Range(space, _) => space,
         Lock::Row(row, _) => row.space,
-        Lock::Range(space, _) => space,
         other @ Lock::Insert(_) => panic!("{other:?}"),
     });
     let spaces: std::collections::BTreeSet<_> = locks.collect();

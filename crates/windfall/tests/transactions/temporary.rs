@@ -347,9 +347,9 @@ fn supplied(unique: bool) -> IndexOptions {
 }
 
 /// Makes the entry of a row of its last byte.
-fn last_byte(_: &str, _: &[u8], value: &[u8], entry: &mut MadeEntry) -> windfall::Result<bool> {
+fn last_byte(value: &[u8], entry: &mut MadeEntry) -> bool {
     entry.key.extend(value.last());
-    Ok(!value.is_empty())
+    !value.is_empty()
 }
 
 #[test]
@@ -382,7 +382,9 @@ fn a_temporary_table_is_altered_as_a_whole_or_not_at_all() {
     for (unique, what) in
         [(supplied(true), "duplicate"), (IndexOptions::on_value(0..1).unique(), "duplicate")]
     {
-        let refused = owner.alter_with(changes().add_index("last", unique), last_byte).unwrap_err();
+        let refused = owner
+            .alter_with(changes().add_index("last", unique), |_, _, value, entry| Ok(last_byte(value, entry)))
+            .unwrap_err();
         assert!(refused.to_string().contains(what), "{refused}");
     }
     let refused = owner.alter(changes().add_index("last", supplied(false))).unwrap_err();
@@ -393,7 +395,11 @@ fn a_temporary_table_is_altered_as_a_whole_or_not_at_all() {
     assert_eq!(rows(&owner), pairs([("a", "x1"), ("b", "y2"), ("c", "x2")]));
     assert!(handle.index("whole").is_err());
 
-    let report = owner.alter_with(changes().add_index("last", supplied(false)), last_byte).unwrap();
+    let report = owner
+        .alter_with(changes().add_index("last", supplied(false)), |_, _, value, entry| {
+            Ok(last_byte(value, entry))
+        })
+        .unwrap();
     assert_eq!((report.trees, report.lsn, owner.name()), (0, None, "u"));
     assert_eq!((handle.metadata().unwrap(), handle.next_number().unwrap()), (vec![7; 100_000], 50));
     assert_eq!(keys(&handle, "whole"), pairs([("x1", "a"), ("x2", "c"), ("y2", "b")]));

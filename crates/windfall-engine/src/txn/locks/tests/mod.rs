@@ -48,7 +48,7 @@ impl TestLocks {
     }
 
     /// As [`TestLocks::lock_owners`], with these priorities among the members of a deadlock.
-    fn lock_owners_with<const N: usize>(&self, priorities: [i32; N]) -> [Arc<LockOwner>; N] {
+    fn lock_owners_with<const N: usize>(&self, priorities: [i64; N]) -> [Arc<LockOwner>; N] {
         core::array::from_fn(|n| {
             let options = OwnerOptions { deadlock_priority: priorities[n], ..OwnerOptions::default() };
             self.locks.lock_owner_with(TrxId(n as u64 + 1), options)

@@ -41,7 +41,7 @@ enum Op {
     Forget(u64),
     Weigh(u64, u64),
     /// Ends a lock owner; the priority is that of the next one.
-    End(u64, i32),
+    End(u64, i64),
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -59,7 +59,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => trx.clone().prop_map(Op::Interrupt),
         1 => trx.clone().prop_map(Op::Forget),
         1 => (trx.clone(), 0..3u64).prop_map(|(trx, rows)| Op::Weigh(trx, rows)),
-        2 => (trx, -1..2).prop_map(|(trx, priority)| Op::End(trx, priority)),
+        2 => (trx, -1..2_i64).prop_map(|(trx, priority)| Op::End(trx, priority)),
     ]
 }
 
@@ -85,7 +85,7 @@ struct Model {
     waits: Vec<Waits>,
     weights: [u64; LOCK_OWNERS as usize],
     /// The priorities among the members of a deadlock.
-    priorities: [i32; LOCK_OWNERS as usize],
+    priorities: [i64; LOCK_OWNERS as usize],
     interrupted: BTreeSet<u64>,
     /// Outcomes of waits that were not compared yet.
     outcomes: Vec<(u64, &'static str)>,
@@ -225,7 +225,7 @@ impl Pair {
         Self { desk, model, lock_owners, next: LOCK_OWNERS, before, named: is_observed.then(BTreeMap::new) }
     }
 
-    fn options(trx: u64, deadlock_priority: i32) -> OwnerOptions {
+    fn options(trx: u64, deadlock_priority: i64) -> OwnerOptions {
         OwnerOptions { tag: 0, deadlock_priority, ordering_group: GROUPS[trx as usize] }
     }
 
@@ -267,7 +267,7 @@ impl Pair {
     /// equals it is the lightest, and then the root.
     fn check_cycle(&self, root: u64) {
         let cycle = self.desk.locks.last_deadlock().unwrap().cycle;
-        let cycle: Vec<(u64, (i32, u64))> = cycle
+        let cycle: Vec<(u64, (i64, u64))> = cycle
             .iter()
             .map(|member| (self.number(member.trx), (member.deadlock_priority, member.weight)))
             .collect();
@@ -391,7 +391,7 @@ impl Pair {
     }
 
     /// Ends a lock owner. The next one has this priority.
-    fn end(&mut self, trx: u64, priority: i32) {
+    fn end(&mut self, trx: u64, priority: i64) {
         self.desk.locks.end(&self.lock_owners[trx as usize]);
         assert!(!self.desk.locks.make_explicit(&self.lock_owners[trx as usize], key(0)));
         self.model.end(trx);
