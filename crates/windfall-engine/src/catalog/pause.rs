@@ -32,6 +32,12 @@ impl Pause {
     pub(super) fn bounds(&self) -> Bounds {
         self.bounds.get().unwrap_or(Bounds::FULL)
     }
+
+    /// Returns the bytes of entries that a load sorts in memory at a time: these, unless a test allows fewer.
+    #[inline]
+    pub(super) fn entries_at_most(&self, bytes: usize) -> usize {
+        self.bounds.get().map_or(bytes, |bounds| bytes.min(bounds.entries))
+    }
 }
 
 #[cfg(feature = "testing")]

@@ -369,7 +369,7 @@ impl TableLoader {
     /// Writes the rows and entries in memory to runs, if they exceed the memory bound.
     fn spill(&mut self) -> Result<()> {
         let bytes = self.unsorted.bytes() + self.entries.iter().map(Runs::bytes).sum::<usize>();
-        if bytes < self.limits.pieces().min(self.catalog.pause.bounds().entries) {
+        if bytes < self.catalog.pause.entries_at_most(self.limits.pieces()) {
             return Ok(());
         }
         let ids = self.catalog.transactions.ids();

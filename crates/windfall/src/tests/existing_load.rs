@@ -7,8 +7,8 @@ use windfall_sim::{SimulatedDisk, Survive};
 
 use super::load::{Row, assert_rest, at_each_crash, open, rows_by, rows_of, shuffled, value};
 use crate::{
-    Access, Database, IndexOptions, Result, SuppliedChange, SuppliedEntry, Table, TableChanges, TableLoad,
-    TableOptions, TransactionOptions,
+    Access, Database, IndexOptions, LoadOptions, Result, SuppliedChange, SuppliedEntry, Table, TableChanges,
+    TableLoad, TableOptions, TransactionOptions,
     error::{DiskError, Error, LockError, Owner, SchemaError, UsageError},
 };
 
@@ -158,6 +158,20 @@ fn a_row_that_is_refused_is_left_out() {
         assert_rest(&db, &env, &disk, "what was not refused");
         db.truncate_table("t").unwrap();
     }
+}
+
+#[test]
+fn a_load_may_take_more_memory_than_it_does_by_default() {
+    const ROWS: u32 = 70_000;
+    let (db, _) = open(&SimulatedDisk::new(1), 64).unwrap();
+    db.create_table("t", TableOptions::default()).unwrap();
+    let options = LoadOptions::default().unsorted().memory(128 << 20);
+    let mut load = db.load_table_with("t", options).unwrap();
+    let before = db.engine().pool.spaces().len();
+    for n in (0..ROWS).rev() {
+        load.push(&n.to_be_bytes(), &[7; 1000], &[]).unwrap();
+    }
+    assert_eq!(db.engine().pool.spaces().len(), before, "rows that fit in memory are written to a file");
 }
 
 #[test]
