@@ -413,7 +413,15 @@ impl Catalog {
                     transactions.lock_tables_meanwhile(all.map(Table::space), mode, left(), apply)
                 }
             };
-            let lock = lock.map_err(in_all)?;
+            let lock = match lock {
+                // Of several tables it has locked some, and is a deadlock victim: it has released them, so the
+                // others go on, and it waits again. What was built is worth more than another wait.
+                Err(Error::Lock(LockError::Deadlock(_))) if !left().is_zero() => {
+                    apply().map(drop)?;
+                    continue;
+                }
+                lock => lock.map_err(in_all)?,
+            };
             IndexFiller::apply_the_rest(fillers)?;
             let closed = Gate::close_all(plan.closing.iter().map(|closing| closing.table.gate()));
             // A rollback of a call outside of transactions may have been handed to the background just now.

@@ -15,7 +15,7 @@ use tracing::{
     span::{Attributes, Id, Record},
 };
 use windfall::{
-    Database, Error, IndexOptions, Isolation, Result, Table, TableOptions, TransactionOptions,
+    Database, Error, IndexOptions, Isolation, Result, Table, TableChanges, TableOptions, TransactionOptions,
     error::LockError,
 };
 
@@ -219,6 +219,33 @@ fn a_deadlock_of_a_transaction_and_a_statement_is_broken() {
         let dropped = dropping.join().unwrap();
         assert!(done.is_ok() || dropped.is_ok(), "{done:?}, {dropped:?}");
     });
+}
+
+#[test]
+fn a_group_of_alterations_that_is_a_deadlock_victim_waits_again() {
+    let db = database();
+    let [one, other] = ["one", "other"].map(|name| db.create_table(name, TableOptions::default()).unwrap());
+    let mut group = db.ddl();
+    for name in ["one", "other"] {
+        let index = TableChanges::default().add_index("i", IndexOptions::on_value(0..2));
+        group.finish(db.build_indexes(name, index).unwrap(), TableChanges::default());
+    }
+    let trx = begin(&db, Isolation::RepeatableRead);
+    trx.table(&other).put(b"a", b"x1").unwrap();
+    thread::scope(|scope| {
+        // It has one table, and waits for the other.
+        let altering = scope.spawn(|| group.commit());
+        while db.lock_waits().is_empty() {
+            thread::yield_now();
+        }
+        trx.table(&one).put(b"a", b"x2").unwrap();
+        trx.commit().unwrap();
+        altering.join().unwrap().unwrap();
+    });
+    assert_eq!(db.metrics().deadlocks, 1);
+    for (table, value) in [(one, b"x2"), (other, b"x1")] {
+        assert_eq!(table.index("i").unwrap().get(value).unwrap().count(), 1);
+    }
 }
 
 #[test]

@@ -5,7 +5,9 @@
 //! longest of these transactions. So it blocks later requests for a short interval (a *turn*), and then yields.
 //!
 //! A statement that finishes alterations of several tables cannot wait in turns, because it holds locks on tables while
-//! it waits for others. It waits in the queue, and works meanwhile ([`LockManager::acquire_meanwhile`]).
+//! it waits for others. It waits in the queue, where later requests wait for it until its timeout, and works meanwhile
+//! ([`LockManager::acquire_meanwhile`]). If it is the victim of a deadlock, it releases its locks and waits again
+//! (test: `a_group_of_alterations_that_is_a_deadlock_victim_waits_again`).
 //!
 //! **Invariants.** It is one wait, which is listed, interrupted and timed out like any other (tests:
 //! `an_index_that_waits_can_be_interrupted`, `a_statement_waits_as_long_as_it_is_asked_to`). Its owner has no other
