@@ -31,8 +31,9 @@
 //! `an_alteration_fails_and_its_writers_do_not`). Notes in memory take less than the bytes of one run, and each thread
 //! that writes a run has as many, and what one change has added (test: `notes_beyond_the_memory_go_to_runs`). A log
 //! fails for want of room with the first change that would bring its notes above the limit, and with none before,
-//! however long the notes are and however slow the disk is: in memory, in runs and being written, each with
-//! [`NOTE_OVERHEAD_BYTES`] (tests: `the_limit_of_notes_is_exact`, `a_slow_write_of_a_run_keeps_no_writer_waiting`). A
+//! however long the notes are and however slow the disk is: in memory, in runs, being written, and read but not yet
+//! applied, each with [`NOTE_OVERHEAD_BYTES`] (tests: `the_limit_of_notes_is_exact`,
+//! `notes_that_were_read_and_not_applied_count_towards_the_limit`, `a_slow_write_of_a_run_keeps_no_writer_waiting`). A
 //! note is in memory, in a run, or with the thread that moves it, and counted until it is taken (test:
 //! `notes_beyond_the_memory_go_to_runs`). A log that has failed or ended keeps no notes (test:
 //! `notes_beyond_the_memory_go_to_runs`), and changes and rollbacks then read and note nothing for it, although it may
@@ -112,11 +113,13 @@ pub(super) struct FilledTree {
 #[derive(Debug, Default)]
 struct Notes {
     memory: BTreeSet<Note>,
-    /// Notes of a run that was read.
+    /// Notes of a run that was read, and those that could not be applied.
     read: BTreeSet<Note>,
+    /// Their bytes.
+    read_bytes: usize,
     /// The rest, oldest first.
     runs: VecDeque<NoteRun>,
-    /// The bytes of notes in these runs.
+    /// The bytes of notes in these runs, and in one that is being read.
     run_bytes: usize,
     /// Tablespaces for further runs.
     spaces: Vec<SpaceId>,
@@ -230,10 +233,14 @@ impl RowLog {
             return;
         }
         let mut notes = self.notes.lock();
+        // It may have ended, and been emptied, since.
+        if self.has_ended() {
+            return;
+        }
         let disk = self.disk.get();
         for note in noted {
             let length = bytes_of(&note);
-            let held = self.bytes() + notes.run_bytes + notes.writing.bytes;
+            let held = self.bytes() + notes.read_bytes + notes.run_bytes + notes.writing.bytes;
             if let Some(disk) =
                 disk.filter(|disk| held + length > disk.limit && !notes.memory.contains(&note))
             {
@@ -340,16 +347,24 @@ impl RowLog {
             while taken.len() < most
                 && let Some(note) = notes.read.pop_first()
             {
+                notes.read_bytes -= bytes_of(&note);
                 taken.insert(note);
             }
             if taken.len() == most {
                 break;
             }
             if let Some(run) = notes.runs.pop_front() {
-                notes.run_bytes -= run.bytes();
                 drop(notes);
+                let bytes = run.bytes();
                 let read = run.read().inspect_err(|error| self.fail(error.clone()))?;
-                self.notes.lock().read = read;
+                let mut notes = self.notes.lock();
+                // A log that has ended meanwhile counts nothing any more.
+                if self.has_ended() {
+                    drop(notes);
+                } else {
+                    notes.run_bytes -= bytes;
+                    (notes.read, notes.read_bytes) = (read, bytes);
+                }
                 continue;
             }
             while taken.len() < most
@@ -368,7 +383,16 @@ impl RowLog {
 
     /// Takes back notes that could not be applied.
     pub(super) fn put_back(&self, notes: BTreeSet<Note>) {
-        self.notes.lock().read.extend(notes);
+        let mut held = self.notes.lock();
+        if self.has_ended() {
+            return;
+        }
+        for note in notes {
+            let bytes = bytes_of(&note);
+            if held.read.insert(note) {
+                held.read_bytes += bytes;
+            }
+        }
     }
 
     /// Returns the number of notes.
@@ -683,6 +707,26 @@ mod tests {
                 matches!(failed, Error::Usage(UsageError::TooManyNotes { limit: of, .. }) if of == limit);
             assert!(is_right && log.count() == 0, "{lengths:?}: {failed}");
         }
+    }
+
+    /// As after a step of the alteration that has failed.
+    #[test]
+    fn notes_that_were_read_and_not_applied_count_towards_the_limit() {
+        let (tree, engine) = lone_tree();
+        let (log, limit) = log_on_disk(&tree, &engine);
+        let one = 4 + 4 + ROW_KEY_LENGTH_BYTES + NOTE_OVERHEAD_BYTES;
+        let note = |n: usize| log.note(&(n as u32).to_be_bytes(), None, Some(b"4444"));
+        let of_runs = 2 * (limit / 3).div_ceil(one);
+        (0..of_runs).for_each(note);
+        assert_eq!((log.runs(), log.bytes()), (2, 0));
+        log.put_back(log.take_some(10).unwrap());
+        assert_eq!((log.runs(), log.count()), (1, of_runs));
+        (of_runs..limit / one).for_each(note);
+        assert!(log.check_notes().is_ok() && log.count() == limit / one);
+        note(limit / one);
+        assert!(matches!(log.check_notes(), Err(Error::Usage(UsageError::TooManyNotes { .. }))));
+        log.put_back(BTreeSet::from([(Noted::Row, note_of_row(b"row", b""))]));
+        assert_eq!(log.count(), 0);
     }
 
     #[test]
