@@ -148,6 +148,11 @@ impl Writing {
 }
 
 impl Notes {
+    /// Returns the bytes of notes that are not in memory, or were read.
+    fn other_bytes(&self) -> usize {
+        self.read_bytes + self.run_bytes + self.writing.bytes
+    }
+
     fn count(&self) -> usize {
         let in_runs: usize = self.runs.iter().map(NoteRun::count).sum();
         self.memory.len() + self.read.len() + in_runs + self.writing.notes
@@ -171,6 +176,8 @@ pub struct RowLog {
     notes: Mutex<Notes>,
     /// The bytes of notes in memory, but for those that were read.
     bytes: AtomicUsize,
+    /// The bytes of all others. Changes under the mutex.
+    other_bytes: AtomicUsize,
     /// Set once changes wait no more.
     disk: OnceLock<Disk>,
     /// Set if a rollback could not read what it has changed, or the log has failed.
@@ -190,6 +197,7 @@ impl RowLog {
             filled,
             notes: Mutex::new(Rank::Leaf, Notes::default()),
             bytes: AtomicUsize::new(0),
+            other_bytes: AtomicUsize::new(0),
             disk: OnceLock::new(),
             lost: Mutex::new(Rank::Leaf, None),
             ended: AtomicBool::new(false),
@@ -240,7 +248,7 @@ impl RowLog {
         let disk = self.disk.get();
         for note in noted {
             let length = bytes_of(&note);
-            let held = self.bytes() + notes.read_bytes + notes.run_bytes + notes.writing.bytes;
+            let held = self.bytes() + notes.other_bytes();
             if let Some(disk) =
                 disk.filter(|disk| held + length > disk.limit && !notes.memory.contains(&note))
             {
@@ -268,6 +276,7 @@ impl RowLog {
         let moved = core::mem::take(&mut notes.memory);
         let now = Writing { runs: 1, notes: moved.len(), bytes: self.bytes.swap(0, Relaxed) };
         notes.writing.add(now);
+        self.count_others(&notes);
         drop(notes);
         let written = NoteRun::write(&disk.pool, space, &moved);
         let mut notes = self.notes.lock();
@@ -280,6 +289,7 @@ impl RowLog {
                 );
                 notes.run_bytes += run.bytes();
                 notes.runs.push_back(run);
+                self.count_others(&notes);
             }
             // The log has ended meanwhile. The run is not dropped under the mutex.
             Ok(run) => {
@@ -351,6 +361,7 @@ impl RowLog {
                 taken.insert(note);
             }
             if taken.len() == most {
+                self.count_others(&notes);
                 break;
             }
             if let Some(run) = notes.runs.pop_front() {
@@ -367,6 +378,7 @@ impl RowLog {
                 }
                 continue;
             }
+            self.count_others(&notes);
             while taken.len() < most
                 && let Some(note) = notes.memory.pop_first()
             {
@@ -393,6 +405,11 @@ impl RowLog {
                 held.read_bytes += bytes;
             }
         }
+        self.count_others(&held);
+    }
+
+    fn count_others(&self, notes: &Notes) {
+        self.other_bytes.store(notes.other_bytes(), Relaxed);
     }
 
     /// Returns the number of notes.
@@ -410,11 +427,6 @@ impl RowLog {
         self.lost.lock().clone().map_or(Ok(()), Err)
     }
 
-    /// Sets the bytes of notes at which changes of rows begin to wait, for as long as they wait at all.
-    pub(super) fn limit_unless_open(&self, bytes: usize) {
-        self.limit(if self.disk.get().is_some() { usize::MAX } else { bytes });
-    }
-
     /// Sets the bytes of notes at which changes of rows begin to wait.
     pub(super) fn limit(&self, bytes: usize) {
         self.limit.store(bytes, Relaxed);
@@ -423,7 +435,8 @@ impl RowLog {
 
     /// Returns whether a change of a row should wait for room.
     pub(super) fn is_full(&self) -> bool {
-        self.bytes() >= self.limit.load(Relaxed) && !self.ended.load(SeqCst)
+        let bytes = self.bytes() + self.other_bytes.load(Relaxed);
+        bytes >= self.limit.load(Relaxed) && !self.ended.load(SeqCst)
     }
 
     /// Waits for room. Must not be called inside a gate.

@@ -154,9 +154,11 @@ impl<'a, 'f> IndexFiller<'a, 'f> {
         Ok(())
     }
 
-    /// Applies deferred entries before a wait for transactions, which must be able to continue until they end.
+    /// Applies deferred entries before a wait for transactions, which must be able to continue until they end: notes
+    /// are applied meanwhile, so a change that waits for room waits no longer than for that. Without the limit, changes
+    /// faster than their notes are applied would leave any number of notes to the time under the locks.
     pub(super) fn begin_wait(&self) -> Result<()> {
-        self.row_log.limit_unless_open(self.bounds.most);
+        self.row_log.limit(self.bounds.most);
         self.apply_deferred()
     }
 

@@ -11,7 +11,9 @@
 //! it holds no metadata lock, no lock of a transaction, and no gate (by type). After the second step each row has its
 //! entries (test: `an_alteration_in_two_steps_is_made_while_rows_change`), and so do the rows of several tables that
 //! one group alters (test: `alterations_of_several_tables_are_finished_in_one_group`). A group that waits for its
-//! tables goes on to apply the notes of all of them (test: `a_group_that_waits_for_its_tables_catches_up`). The indexes
+//! tables goes on to apply the notes of all of them (test: `a_group_that_waits_for_its_tables_catches_up`), and changes
+//! that are faster wait for room meanwhile, so few are left to the time under the locks (test:
+//! `changes_faster_than_a_waiting_alteration_wait_for_room`). The indexes
 //! and the other changes are there together after a crash, or none of them (tests:
 //! `an_alteration_in_two_steps_crashes_at_every_operation`, `alterations_of_several_tables_are_finished_in_one_group`).
 //! An alteration that is dropped has changed nothing, and leaves nothing (test:
@@ -258,7 +260,7 @@ impl Catalog {
         if done.is_err() {
             // The alterations are still open, and the limits of the last round do not last.
             for built in &*built {
-                built.new.row_log.limit_unless_open(built.new.bounds.most);
+                built.new.row_log.limit(usize::MAX);
             }
         }
         done.map_err(BuildFailed::end)

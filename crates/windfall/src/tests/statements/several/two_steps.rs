@@ -13,8 +13,10 @@ use crate::{
     error::{Error, LockError, SchemaError, UsageError},
     sync::{
         Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
         work::{self, Work},
     },
+    txn::Follower,
 };
 use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
 
@@ -763,6 +765,49 @@ fn a_group_that_waits_for_its_tables_catches_up() -> Result<()> {
         assert!(tables[waits_for].get(&row(100))?.is_some());
         assert_eq!(db.check()?.findings, Vec::<String>::new());
     }
+    Ok(())
+}
+
+/// Writers that are faster than the alteration applies their notes would leave more to it the longer it waits.
+#[test]
+fn changes_faster_than_a_waiting_alteration_wait_for_room() -> Result<()> {
+    const PASSES: u64 = 80;
+    // Some 300 notes.
+    const MOST: usize = 5 * RUN;
+    let (db, _) = open(&SimulatedDisk::new(1), 1)?;
+    let value = |n: u64| format!("{:05}", n * 7919 % 99_991).into_bytes();
+    let table = db.create_table("t", TableOptions::default())?;
+    (0..15).try_for_each(|n| table.insert(&row(n), &value(n)))?;
+    let pause = &db.engine().catalog.pause;
+    pause.set_runs(RUN, 1000);
+    pause.set_most(MOST);
+    let mut built = build(&db, added(false, false))?;
+    let trx = db.begin(TransactionOptions::default());
+    trx.table(&table).put(&row(10_000), &value(10_000))?;
+    let (acting, mut trx, mut passed, most) = (table.clone(), Some(trx), 0, Arc::new(AtomicUsize::new(0)));
+    let noted_most = most.clone();
+    pause.set(move || {
+        passed += 1;
+        if passed < PASSES {
+            // A thread would go on when there is room.
+            let mut changed = 0;
+            while changed < 1_000 && !row_log_of(&acting).is_some_and(|log| Follower::is_full(&*log)) {
+                acting.put(&row(changed), &value(changed + passed)).unwrap();
+                changed += 1;
+            }
+            // What was noted before the wait is applied by then.
+            if passed > PASSES / 2 {
+                noted_most.fetch_max(row_log_of(&acting).map_or(0, |log| log.noted()), Relaxed);
+            }
+        } else if let Some(trx) = trx.take() {
+            trx.commit().unwrap();
+        }
+    });
+    built.finish_with(TableChanges::default(), make_of)?;
+    pause.clear();
+    assert!((100..600).contains(&most.load(Relaxed)), "{most:?} notes at a time");
+    check_index(&table, false, "i");
+    assert_eq!(db.check()?.findings, Vec::<String>::new());
     Ok(())
 }
 
