@@ -130,7 +130,7 @@ pub struct TransactionOptions {
 impl TransactionOptions {
     /// Returns whether the transaction takes a snapshot when it begins.
     pub(crate) fn wants_view(&self) -> bool {
-        self.snapshot && self.isolation >= Isolation::RepeatableRead
+        self.snapshot && matches!(self.isolation, Isolation::RepeatableRead | Isolation::Snapshot)
     }
 
     /// Sets the isolation level. Default: [`Isolation::RepeatableRead`].

@@ -365,6 +365,20 @@ fn each_transaction_of_a_handle_has_its_own_options_and_view() {
     assert_eq!(db.views().len(), 0);
 }
 
+/// The plain reads of the other levels have none to take.
+#[test]
+fn a_snapshot_at_the_beginning_is_taken_at_levels_that_have_one() {
+    let db = database();
+    for level in Isolation::ALL {
+        let views = usize::from(matches!(level, Isolation::RepeatableRead | Isolation::Snapshot));
+        let mut trx = db.begin(options(*level).consistent_snapshot());
+        assert_eq!(db.views().len(), views, "{level:?}");
+        trx.commit_and_keep(FlushLog::Lazy).unwrap();
+        trx.restart(options(*level).consistent_snapshot()).unwrap();
+        assert_eq!(db.views().len(), views, "{level:?}, after a restart");
+    }
+}
+
 #[test]
 fn a_commit_ends_the_only_statement_of_its_transaction() {
     let db = database();
