@@ -110,6 +110,29 @@ fn changes_of_temporary_tables_help_a_worker_that_falls_behind() {
     assert_eq!(db.metrics().pool_writes, 0);
 }
 
+/// Prepared transactions end by their names, and leave as much.
+#[test]
+fn what_prepared_transactions_leave_in_temporary_tables_is_purged() {
+    let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+    let db = simulated(&disk, &env);
+    let permanent = table(&db);
+    let session = db.session();
+    let temporary = session.create_temporary_table("t", TableOptions::default()).unwrap();
+    let mut trx = begin(&db, Isolation::ReadCommitted);
+    let mut most = 0;
+    for round in 0..300u16 {
+        (0..100).for_each(|n| trx.table(&temporary).put(&[n], &[round as u8; 400]).unwrap());
+        trx.table(&permanent).put(b"a", &round.to_be_bytes()).unwrap();
+        trx.prepare(b"xid").unwrap();
+        trx.restart(TransactionOptions::default()).unwrap();
+        let ended =
+            if round % 2 == 0 { db.commit_prepared(b"xid").map(drop) } else { db.rollback_prepared(b"xid") };
+        ended.unwrap();
+        most = most.max(in_use(&db));
+    }
+    assert!(most <= 450, "{most} frames");
+}
+
 pub(crate) fn indexed() -> TableOptions {
     TableOptions::default().index("first", IndexOptions::on_value(0..1))
 }

@@ -545,6 +545,7 @@ impl<'e> Trx<'e> {
             for (stream, last) in &self.state.temporary {
                 if let Some(last) = last {
                     stream.schedule_walk(id, *last);
+                    self.transactions.purge().schedule_temporary(stream);
                 }
             }
             self.transactions.purge().wake().notify();

@@ -6,8 +6,22 @@
 //! removes its name (test: `a_full_disk_leaves_it_prepared_or_lets_it_go`). So one call at a time ends it (checked by
 //! `trx/prepared.rs::put_back`), and after a failure it is still prepared (checked by `trx/prepared.rs::take`).
 
+use smallvec::SmallVec;
+
 use super::{manager::Transactions, running::Trx};
-use crate::{error::Result, ids::Lsn};
+use crate::{error::Result, ids::Lsn, sync::Arc, txn::undo::Stream};
+
+/// Takes out a transaction that waits. Returns the streams of the temporary tables that it has changed as well.
+fn take<'t>(transactions: &'t Transactions, name: &[u8]) -> Result<(Trx<'t>, SmallVec<[Arc<Stream>; 1]>)> {
+    let trx = transactions.prepared().take(name)?;
+    let temporary = trx.temporary.iter().map(|(stream, _)| stream.clone()).collect();
+    Ok((Trx::resume(transactions, trx), temporary))
+}
+
+/// Lets the worker purge what a transaction has left in temporary tables: no handle does so.
+fn schedule_purge(transactions: &Transactions, temporary: &[Arc<Stream>]) {
+    temporary.iter().for_each(|stream| transactions.purge().schedule_temporary(stream));
+}
 
 /// Commits a transaction that waits. Returns the LSN to wait for, unless nothing was logged.
 ///
@@ -15,10 +29,11 @@ use crate::{error::Result, ids::Lsn};
 /// The errors of [`Prepared::take`](super::prepared::Prepared::take). If the log accepts no more records, the
 /// transaction continues to wait.
 pub fn commit_prepared(transactions: &Transactions, name: &[u8]) -> Result<Option<Lsn>> {
-    let mut trx = Trx::resume(transactions, transactions.prepared().take(name)?);
+    let (mut trx, temporary) = take(transactions, name)?;
     match trx.commit() {
         Ok(end) => {
             transactions.prepared().remove(name);
+            schedule_purge(transactions, &temporary);
             Ok(end)
         }
         Err(error) => {
@@ -43,7 +58,7 @@ pub struct RolledBackPrepared {
 /// # Errors
 /// The errors of [`Prepared::take`](super::prepared::Prepared::take). On a full disk the transaction continues to wait.
 pub fn rollback_prepared(transactions: &Transactions, name: &[u8]) -> Result<RolledBackPrepared> {
-    let mut trx = Trx::resume(transactions, transactions.prepared().take(name)?);
+    let (mut trx, temporary) = take(transactions, name)?;
     let durable_to = match trx.revoke_prepare() {
         Ok(durable_to) => durable_to,
         Err(error) => {
@@ -52,5 +67,7 @@ pub fn rollback_prepared(transactions: &Transactions, name: &[u8]) -> Result<Rol
         }
     };
     transactions.prepared().remove(name);
-    Ok(RolledBackPrepared { durable_to, rollback: trx.rollback().map(drop) })
+    let rollback = trx.rollback().map(drop);
+    schedule_purge(transactions, &temporary);
+    Ok(RolledBackPrepared { durable_to, rollback })
 }
