@@ -36,6 +36,7 @@ use crate::{
     catalog::Table,
     engine::Engine,
     error::{CorruptError, Owner, Result},
+    get_one::TakenLock,
     ids::{SpaceId, TrxId},
     page::EntryHeader,
     row::FieldSet,
@@ -45,7 +46,7 @@ use crate::{
     tree,
     txn::{
         EntryAndRow, EntryForm, EntryParts, FoundEntry, ReadView, Snapshot, Transactions, Visibility,
-        locks::RowMode, mvcc::value,
+        mvcc::value,
     },
 };
 
@@ -118,7 +119,7 @@ pub struct Cursor {
     /// The transactions that had ended before the entries were read: for locking reads of an index.
     ended: Option<Snapshot>,
     /// The lock on the row at the position, if the cursor has taken it and may release it again.
-    releasable: Option<Releasable>,
+    releasable: Option<TakenLock>,
     /// What a cursor that locks for update does with rows that others have locked.
     locked_rows: LockedRows,
     /// The step that has moved a locking cursor past an end.
@@ -159,13 +160,6 @@ pub(crate) enum Reader {
 
 /// A position among all entries of the tree, live rows or not.
 type Entries = tree::Cursor<Arc<Tree>>;
-
-/// A lock on a row that a cursor has taken and may release.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Releasable {
-    /// The mode in which the transaction had locked the row before.
-    before: Option<RowMode>,
-}
 
 /// The position of the cursor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

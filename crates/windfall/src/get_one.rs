@@ -5,7 +5,9 @@
 //! with the row: in [`OneRow`] and [`Values`](crate::Values).
 //!
 //! **Invariants.** A lock is released only by the transaction that has taken it with this read, and falls back to the
-//! mode that the transaction had before (test: `a_row_that_a_read_by_key_does_not_want_is_unlocked`). A row that was
+//! mode that the transaction had before (test: `a_row_that_a_read_by_key_does_not_want_is_unlocked`). What a batch of a
+//! cursor has noted is as little of use in another transaction or table, whatever cursor is asked (test:
+//! `a_batch_of_the_former_transaction_unlocks_nothing`). A row that was
 //! read for several keys of one call stays locked until it was given up for each of them (test:
 //! `a_row_that_a_read_by_key_does_not_want_is_unlocked`).
 
@@ -20,7 +22,7 @@ use crate::{
     txn::{Stop, Trx, locks::RowMode, row},
 };
 
-/// A lock on a row that a read by key has taken and that may be released.
+/// A lock on a row that a read has taken and that may be released.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TakenLock {
     trx: TrxId,
@@ -28,6 +30,23 @@ pub(crate) struct TakenLock {
     space: SpaceId,
     /// The mode in which the transaction had locked the row before.
     before: Option<RowMode>,
+}
+
+impl TakenLock {
+    /// Returns the lock that a read takes next on this row, unless the transaction has it already. The table is locked.
+    pub(crate) fn of_read(trx: &Trx<'_>, rows: &Tree, key: &[u8], mode: RowMode) -> Option<Self> {
+        let before = row::held_before(trx, rows, key);
+        let id = trx.id().expect("a transaction has an id once it has locked a table");
+        (before < Some(mode)).then_some(Self { trx: id, space: rows.space().id(), before })
+    }
+
+    /// Releases it, if this transaction has taken it on a row of this tree.
+    pub(crate) fn release(self, scope: &Scope, inner: &mut Inner, rows: &Tree, key: &[u8]) -> Result<bool> {
+        if inner.own() != Some(self.trx) || rows.space().id() != self.space {
+            return Ok(false);
+        }
+        row::unlock_row(&scope.running(inner), rows, key, self.before)
+    }
 }
 
 /// What a transaction has locked before a read locks a row.
@@ -179,25 +198,9 @@ impl TxTable<'_> {
     pub(crate) fn release(&self, lock: TakenLock, key: &[u8]) -> Result<bool> {
         let Some(scope) = self.scope()? else { return Ok(false) };
         let mut call = scope.begin_call()?;
-        let done = self.release_in_transaction(scope, &mut call.inner, lock, key);
+        let inner = &mut call.inner;
+        let done = self.inner.enter().and_then(|entered| lock.release(scope, inner, &entered.clustered, key));
         call.finish(done).map_err(|error| self.with_owner(error))
-    }
-
-    fn release_in_transaction(
-        &self,
-        scope: &Scope,
-        inner: &mut Inner,
-        TakenLock { trx, space, before }: TakenLock,
-        key: &[u8],
-    ) -> Result<bool> {
-        if inner.own() != Some(trx) {
-            return Ok(false);
-        }
-        let entered = self.inner.enter()?;
-        if entered.clustered.space().id() != space {
-            return Ok(false);
-        }
-        row::unlock_row(&scope.running(inner), &entered.clustered, key, before)
     }
 }
 

@@ -10,11 +10,10 @@
 //! the range has ended behind it (test: `batches_are_steps`). After an error a batch has no rows (test:
 //! `a_batch_that_fails_has_no_rows`).
 
-use super::{
-    At, Condition, Cursor, Entries, EntryRef, Move, Reader, Releasable, Seek, Wanted, is_row_of_view, split,
-};
+use super::{At, Condition, Cursor, Entries, EntryRef, Move, Reader, Seek, Wanted, is_row_of_view, split};
 use crate::{
     error::{Result, UsageError},
+    get_one::TakenLock,
     ids::TrxId,
     sync::LongWork,
     txn::{EntryAndRow, FoundEntry, Visibility},
@@ -40,7 +39,7 @@ struct PlacedRow {
     start: usize,
     value: usize,
     end: usize,
-    releasable: Option<Releasable>,
+    releasable: Option<TakenLock>,
 }
 
 /// What takes the rows of a batch.
@@ -52,7 +51,7 @@ pub(crate) trait Sink {
     fn evaluate(&mut self, key: &[u8], value: &[u8]) -> Result<Condition>;
 
     /// Takes a row, with the lock on it that may be released. Returns whether the batch is full.
-    fn push(&mut self, row: EntryRef<'_>, releasable: Option<Releasable>) -> Result<bool>;
+    fn push(&mut self, row: EntryRef<'_>, releasable: Option<TakenLock>) -> Result<bool>;
 }
 
 /// The outcome of taking the rows that were read ahead.
@@ -112,7 +111,7 @@ impl Batch {
     }
 
     #[inline]
-    pub(crate) fn push(&mut self, key: &[u8], value: &[u8], releasable: Option<Releasable>) {
+    pub(crate) fn push(&mut self, key: &[u8], value: &[u8], releasable: Option<TakenLock>) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(key);
         self.bytes.extend_from_slice(value);
@@ -395,7 +394,7 @@ impl Sink for Rows<'_> {
     fn push(
         &mut self,
         EntryRef { key, row, .. }: EntryRef<'_>,
-        releasable: Option<Releasable>,
+        releasable: Option<TakenLock>,
     ) -> Result<bool> {
         self.batch.push(key, row, releasable);
         Ok(is_full(self.batch.rows.len(), self.at_most, &self.batch.bytes))

@@ -33,9 +33,10 @@
 
 use core::ops::Bound;
 
-use super::{At, Condition, Cursor, Move, Reader, Releasable, Seek, Wanted, split};
+use super::{At, Condition, Cursor, Move, Reader, Seek, Wanted, split};
 use crate::{
     error::Result,
+    get_one::TakenLock,
     scope::{Inner, RowCall, RowLock, Scope, TableKind},
     store::Tree,
     sync::LongWork,
@@ -186,9 +187,7 @@ impl Cursor {
     /// Releases the lock on a row that was locked and is not wanted, if it may be released.
     fn release_row(&mut self, scope: &Scope, inner: &mut Inner) -> Result<()> {
         match self.releasable.take() {
-            Some(Releasable { before }) => {
-                self.unlock_in_transaction(scope, inner, self.row_key()?, before).map(drop)
-            }
+            Some(lock) => self.unlock_in_transaction(scope, inner, self.row_key()?, lock).map(drop),
             None => Ok(()),
         }
     }
@@ -204,8 +203,7 @@ impl Cursor {
         let Self { table, tree, entries, long, entry_value, owner, form, covers, fields, releasable, .. } =
             self;
         let mut note_lock = |trx: &Trx<'_>, tree: &Tree, key: &[u8]| {
-            let held = if keeps_lock { Some(lock.mode) } else { row::held_before(trx, tree, key) };
-            *releasable = (held < Some(lock.mode)).then_some(Releasable { before: held });
+            *releasable = if keeps_lock { None } else { TakenLock::of_read(trx, tree, key, lock.mode) };
         };
         let entered = table.enter()?;
         tree.space().check_live()?;
@@ -257,10 +255,10 @@ impl Cursor {
     }
 
     /// Releases a lock that this cursor has taken on the row with this key.
-    pub(crate) fn unlock(&self, Releasable { before }: Releasable, key: &[u8]) -> Result<bool> {
+    pub(crate) fn unlock(&self, lock: TakenLock, key: &[u8]) -> Result<bool> {
         let Reader::InTransaction(scope, _) = &self.reader else { return Ok(false) };
         let mut call = scope.begin_call()?;
-        let done = self.unlock_in_transaction(scope, &mut call.inner, key, before);
+        let done = self.unlock_in_transaction(scope, &mut call.inner, key, lock);
         call.finish(done).map_err(|error| error.of(|_| self.owner.clone()))
     }
 
@@ -269,11 +267,9 @@ impl Cursor {
         scope: &Scope,
         inner: &mut Inner,
         key: &[u8],
-        to: Option<RowMode>,
+        lock: TakenLock,
     ) -> Result<bool> {
-        let entered = self.table.enter()?;
-        let trx = scope.running(inner);
-        row::unlock_row(&trx, &entered.clustered, key, to)
+        lock.release(scope, inner, &self.table.enter()?.clustered, key)
     }
 
     /// Returns whether the entry at the position, as it was read, shows that its row has left the index.

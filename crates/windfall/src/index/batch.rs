@@ -10,8 +10,9 @@
 
 use super::{EntryPlaces, IndexCursor, IndexEntry, Parts};
 use crate::{
-    cursor::{BATCH_ROWS, Condition, EntryRef, Move, Releasable, Sink, check_rows, is_full},
+    cursor::{BATCH_ROWS, Condition, EntryRef, Move, Sink, check_rows, is_full},
     error::Result,
+    get_one::TakenLock,
 };
 
 /// Entries of an index, with or without their rows, that [`IndexCursor::next_batch`] has read, in the order of the
@@ -31,7 +32,7 @@ struct PlacedEntry {
     row: usize,
     end: usize,
     places: EntryPlaces,
-    releasable: Option<Releasable>,
+    releasable: Option<TakenLock>,
     /// Whether the program may want the row for this entry.
     is_wanted: bool,
 }
@@ -73,7 +74,7 @@ impl IndexBatch {
         &mut self,
         EntryRef { key, value, row }: EntryRef<'_>,
         Parts { places, unescaped, .. }: &Parts,
-        releasable: Option<Releasable>,
+        releasable: Option<TakenLock>,
     ) {
         let places = *places;
         let Self { entries, bytes } = self;
@@ -90,7 +91,7 @@ impl IndexBatch {
 
     /// Gives up the row of the entry at this place. Returns the lock on it that may be released, once the row was given
     /// up for all its entries: the first that was read has the lock.
-    fn give_up(&mut self, place: usize) -> Option<Releasable> {
+    fn give_up(&mut self, place: usize) -> Option<TakenLock> {
         self.entries.get_mut(place)?.is_wanted = false;
         let row = self.get(place)?.key;
         let is_of_row = |other: &&PlacedEntry| self.entry(other).key == row;
@@ -270,7 +271,7 @@ impl Sink for Entries<'_, '_> {
     }
 
     #[inline]
-    fn push(&mut self, entry: EntryRef<'_>, releasable: Option<Releasable>) -> Result<bool> {
+    fn push(&mut self, entry: EntryRef<'_>, releasable: Option<TakenLock>) -> Result<bool> {
         let Self { batch, parts, at_most, .. } = self;
         parts.find(entry)?;
         batch.push(entry, parts, releasable);

@@ -3,7 +3,8 @@
 use std::{thread, time::Duration};
 
 use windfall::{
-    Database, Isolation, LockWaitPolicy, OneRow, RowMode, SemiConsistentRead, Table, TxTable, Values,
+    Batch, Database, FlushLog, IndexBatch, Isolation, LockWaitPolicy, OneRow, RowMode, SemiConsistentRead,
+    Table, TableOptions, Transaction, TransactionOptions, TxTable, Values,
 };
 
 use super::{LEVELS, await_lock_wait, begin, database, locked_rows, table};
@@ -88,6 +89,12 @@ impl Read {
 
 fn filled(db: &Database) -> Table {
     let table = table(db);
+    (0..10u8).for_each(|n| table.insert(&[n], &[n, n]).unwrap());
+    table
+}
+
+fn filled_as(db: &Database, name: &str) -> Table {
+    let table = db.create_table(name, TableOptions::default()).unwrap();
     (0..10u8).for_each(|n| table.insert(&[n], &[n, n]).unwrap());
     table
 }
@@ -208,6 +215,36 @@ fn a_row_that_was_not_locked_is_not_unlocked() {
     assert!(within.index("second").unwrap().get_one(&[4], &mut one).unwrap().is_some());
     assert!(!within.unlock_row(&mut one).unwrap());
     assert_eq!((locked_rows(&db, &trx), locked_rows(&db, &holder)), (vec![2, 3], vec![1]));
+}
+
+/// Batches are memory that outlives a transaction. What they have noted unlocks nothing of the next one.
+#[test]
+fn a_batch_of_the_former_transaction_unlocks_nothing() {
+    let db = database();
+    let table = filled(&db);
+    let another = filled_as(&db, "another");
+    for level in LEVELS {
+        let mut trx = begin(&db, Isolation::ReadCommitted);
+        let (mut rows, mut entries) = (Batch::default(), IndexBatch::default());
+        let index =
+            |trx: &Transaction| trx.table(&table).index("second").unwrap().cursor_for_update().unwrap();
+        let cursor = |trx: &Transaction, table| trx.table(table).cursor_for_update().unwrap();
+        assert_eq!(index(&trx).next_batch_of(&mut entries, 3).unwrap(), 3);
+        let mut upper = cursor(&trx, &table);
+        upper.set_range([5]..);
+        assert_eq!(upper.next_batch_of(&mut rows, 3).unwrap(), 3);
+        // Nor do they unlock a row of another table with this key.
+        trx.table(&another).get_for_update(&[5]).unwrap();
+        assert!(!cursor(&trx, &another).unlock_row_of(&mut rows, 0).unwrap());
+        trx.commit_and_keep(FlushLog::Lazy).unwrap();
+        trx.restart(TransactionOptions::default().isolation(level)).unwrap();
+        for n in [1, 6] {
+            trx.table(&table).get_for_update(&[n]).unwrap();
+        }
+        assert!(!index(&trx).unlock_row_of(&mut entries, 1).unwrap(), "{level:?}");
+        assert!(!cursor(&trx, &table).unlock_row_of(&mut rows, 1).unwrap(), "{level:?}");
+        assert!([1, 6].iter().all(|n| !is_free(&db, &table, *n, RowMode::Shared)), "{level:?}");
+    }
 }
 
 /// A cursor of entries alone locks the rows, and returns no values.
