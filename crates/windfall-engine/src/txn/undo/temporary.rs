@@ -14,8 +14,8 @@
 //!
 //! A call outside of transactions purges as far as possible before it returns (test:
 //! `a_read_view_does_not_keep_old_versions_of_temporary_tables`). What a transaction of several calls has left, the
-//! worker purges after its end (test: `a_commit_does_the_same_work_whatever_was_changed_in_temporary_tables`), also if a
-//! coordinator ends it by its name (test: `what_prepared_transactions_leave_in_temporary_tables_is_purged`). If the
+//! worker purges after its end (test: `a_commit_does_the_same_work_whatever_was_changed_in_temporary_tables`), also if
+//! a coordinator ends it by its name (test: `what_prepared_transactions_leave_in_temporary_tables_is_purged`). If the
 //! worker falls behind, the changes of the next transactions help it, so the undo that is kept is bounded (test:
 //! `changes_of_temporary_tables_help_a_worker_that_falls_behind`), apart from that of a transaction in progress and of
 //! the writes while a long value is read. Undo of temporary tables counts neither for the limit on undo nor for its
