@@ -20,7 +20,9 @@ fn take<'t>(transactions: &'t Transactions, name: &[u8]) -> Result<(Trx<'t>, Sma
 
 /// Lets the worker purge what a transaction has left in temporary tables: no handle does so.
 fn schedule_purge(transactions: &Transactions, temporary: &[Arc<Stream>]) {
-    temporary.iter().for_each(|stream| transactions.purge().schedule_temporary(stream));
+    for stream in temporary {
+        transactions.purge().schedule_temporary(stream);
+    }
 }
 
 /// Commits a transaction that waits. Returns the LSN to wait for, unless nothing was logged.
