@@ -358,7 +358,8 @@ pub(super) fn leaf_freeze(page: Page<'_>, below: TrxId) -> Result {
 }
 
 /// Reduces a node to the slots `from..to` and to narrower fences. If there is room for the fences, each record keeps
-/// its place and loses the beginning of its suffix; what it and the records of other slots leave is garbage.
+/// its place and loses the beginning of its suffix; what it and the records of other slots leave is garbage. Records
+/// that overlap in a damaged node move, so that the node is sound afterwards.
 pub(super) fn keep(page: Page<'_>, id: PageId, slots: [u16; 2], fences: Fences<'_>) -> Result {
     let leaf = page.page_type() == PageType::Leaf as u8;
     let node = checked(page, leaf)?;
@@ -376,6 +377,7 @@ pub(super) fn keep(page: Page<'_>, id: PageId, slots: [u16; 2], fences: Fences<'
     let (behind, added) = (shared.get(was.len()..).unwrap_or(&[]), was.get(shared.len()..).unwrap_or(&[]));
     // Where each record begins afterwards if its end stays where it is, and its bytes before the rest of the suffix.
     let mut starts = Vec::with_capacity(to - from);
+    let mut extents = Vec::with_capacity(to - from);
     let (mut live, mut heap, mut is_in_place) = (0, page.len(), added.is_empty());
     for record in checked_slots(node, from..to) {
         let (n, slot, fixed) = record?;
@@ -394,7 +396,11 @@ pub(super) fn keep(page: Page<'_>, id: PageId, slots: [u16; 2], fences: Fences<'
         heap = heap.min(at);
         is_in_place &= end <= slot.record() + fixed.bytes();
         starts.push((at, start, bytes));
+        extents.push((slot.record(), slot.record() + fixed.bytes()));
     }
+    // No check before a split looks for records that overlap, and one would be changed with the other.
+    extents.sort_unstable();
+    is_in_place &= extents.windows(2).all(|pair| pair[0].1 <= pair[1].0);
     if !are_short(fences, page.len()) {
         return Err(LONG_FENCE);
     }
@@ -511,7 +517,7 @@ fn put_slots(page: Page<'_>, fences: Fences<'_>, records: impl ExactSizeIterator
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{NodeList, PageOp, blank, validate},
+        super::{NodeList, PageOp, blank, check_entries, validate},
         *,
     };
     use crate::ids::{SpaceId, UndoPos};
@@ -544,6 +550,49 @@ mod tests {
         let keep = PageOp::NodeKeep { slots: [0, 1], lower, upper };
         assert_eq!(keep.apply(page, id), Ok(()));
         assert_eq!(Node::new(page).find(&key), (0, true));
+    }
+
+    /// A check of entries does not look for records that overlap: one lies in the value of the next one here.
+    #[test]
+    fn a_node_with_records_that_overlap_is_reduced_to_a_sound_one() {
+        let id = PageId { space: SpaceId(77), page: PageNo(3) };
+        let key = |n: usize| [b'k', b'a' + n as u8];
+        for inner in [0, 1] {
+            for (lower, kept) in [(&b""[..], 6), (b"", 3), (b"k", 3), (b"k", 6)] {
+                let words = blank(4096);
+                let page = Page::new(&words);
+                let mut list = NodeList::default();
+                (0..6).for_each(|n| list.push_leaf(&key(n), EntryHeader::UNVERSIONED, &[n as u8; 20]));
+                let image = list.image(0);
+                let build =
+                    PageOp::NodeBuild { level: 0, lower: Fence::whole(b""), upper: None, image: &image };
+                assert_eq!(build.apply(page, id), Ok(()));
+                let mut record = Vec::new();
+                let stored =
+                    Record::Leaf { header: EntryHeader::UNVERSIONED, suffix: &key(inner), value: b"!" };
+                stored.encode(&mut record);
+                let node = Node::new(page);
+                let (at, _) = node.value_range(inner + 1);
+                let left_out = node.record_bytes(inner) - record.len();
+                page.write(at, &record);
+                put_slot(node, inner, Slot::new(node.slot(inner).head(), at));
+                page.set_u16(GARBAGE, left_out as u16);
+                assert!(check_entries(page).is_ok() && validate(page).is_err());
+                let entries = || {
+                    let entry = |n| {
+                        let mut entry = Vec::new();
+                        (Node::new(page).entry_into(n, &mut entry), entry).1
+                    };
+                    (0..kept).map(entry).collect::<Vec<_>>()
+                };
+                let before = entries();
+                let (lower, upper) = (Fence::whole(lower), Some(Fence::whole(&b"kg"[..])));
+                let keep = PageOp::NodeKeep { slots: [0, kept as u16], lower, upper };
+                assert_eq!(keep.apply(page, id), Ok(()), "record {inner}");
+                assert!(validate(page).is_ok(), "record {inner}: {:?}", validate(page));
+                assert_eq!(entries(), before, "record {inner}");
+            }
+        }
     }
 
     const OLD: EntryHeader = EntryHeader { trx: TrxId(9), flags: 0, undo: UndoPos(70) };
