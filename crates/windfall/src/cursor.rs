@@ -455,6 +455,9 @@ impl Cursor {
         wanted: &mut Wanted<'_>,
     ) -> Result<bool> {
         if let Some(lock) = lock.or_else(|| scope.plain_read_lock().map(RowLock::from)) {
+            if self.is_range_locked {
+                self.discard_outdated(inner)?;
+            }
             let found = self.find_locked(scope, inner, lock, to, wanted)?;
             // If the view was ended, a row that is missing may have been purged.
             return scope.check_strict(inner).map(|()| found);
@@ -525,7 +528,7 @@ impl Cursor {
     }
 
     /// Discards the entries that were read ahead if the transaction has changed the table since, because they do not
-    /// show that, or has rolled back a part of itself, which they may show. Locking reads read each row again anyway.
+    /// show that, or has rolled back a part of itself, which they may show.
     fn discard_outdated(&mut self, inner: &Inner) -> Result<()> {
         if !self.is_current(inner) {
             self.entries.discard_batch()?;

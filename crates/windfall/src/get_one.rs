@@ -30,6 +30,8 @@ pub(crate) struct TakenLock {
     space: SpaceId,
     /// The mode in which the transaction had locked the row before.
     before: Option<RowMode>,
+    /// How often a part of the transaction had been rolled back.
+    rolled_back: u64,
 }
 
 impl TakenLock {
@@ -37,12 +39,17 @@ impl TakenLock {
     pub(crate) fn of_read(trx: &Trx<'_>, rows: &Tree, key: &[u8], mode: RowMode) -> Option<Self> {
         let before = row::held_before(trx, rows, key);
         let id = trx.id().expect("a transaction has an id once it has locked a table");
-        (before < Some(mode)).then_some(Self { trx: id, space: rows.space().id(), before })
+        let rolled_back = trx.rolled_back();
+        (before < Some(mode)).then_some(Self { trx: id, space: rows.space().id(), before, rolled_back })
     }
 
     /// Releases it, if this transaction has taken it on a row of this tree.
     pub(crate) fn release(self, scope: &Scope, inner: &mut Inner, rows: &Tree, key: &[u8]) -> Result<bool> {
         if inner.own() != Some(self.trx) || rows.space().id() != self.space {
+            return Ok(false);
+        }
+        // A change of the row that was rolled back has locked it, maybe before the read.
+        if inner.rolled_back() != self.rolled_back {
             return Ok(false);
         }
         row::unlock_row(&scope.running(inner), rows, key, self.before)
@@ -77,7 +84,8 @@ impl HeldBefore {
         let (Some(mode), Some((space, before)), Some(trx)) = (self.mode, self.noted, inner.own()) else {
             return None;
         };
-        (before < Some(mode)).then_some(TakenLock { trx, space, before })
+        let rolled_back = inner.rolled_back();
+        (before < Some(mode)).then_some(TakenLock { trx, space, before, rolled_back })
     }
 }
 
@@ -170,16 +178,18 @@ impl TxTable<'_> {
     /// Releases the lock that the read of `one` took on its row, which the program does not want. Returns whether it
     /// was released. The lock stays if the transaction had locked the row before the read, and at levels that lock
     /// gaps; if the read has made a shared lock exclusive, it is shared again. A row that the transaction has changed
-    /// stays locked in any case. Any other lock that the transaction has taken on the row since is released with it:
+    /// stays locked in any case, and so does every row of a read before a rollback to a savepoint or of a statement. Any other lock that the transaction has taken on the row since is released with it:
     /// that of a cursor, of another read, or of a duplicate key. The value stays in `one`.
     ///
     /// # Errors
     /// The transaction is in another call, is prepared or has ended; damage, I/O, a dropped table.
     pub fn unlock_row(&self, one: &mut OneRow) -> Result<bool> {
-        match one.take_lock() {
-            Some((lock, key)) => self.release(lock, key),
-            None => Ok(false),
+        let Some((lock, key)) = one.taken_lock() else { return Ok(false) };
+        let released = self.release(lock, key)?;
+        if released {
+            one.forget_lock();
         }
+        Ok(released)
     }
 
     fn get_one_for<'b>(&self, key: &[u8], mode: RowMode, one: &'b mut OneRow) -> Result<Option<&'b [u8]>> {

@@ -686,6 +686,11 @@ impl Inner {
         self.trx.id()
     }
 
+    /// Returns how often a part of the transaction was rolled back.
+    pub(crate) fn rolled_back(&self) -> u64 {
+        self.trx.rolled_back()
+    }
+
     /// Releases the view of plain reads, and keeps its memory unless a cursor still reads with it.
     fn release_view(&mut self) {
         if let Some(mut view) = self.view.take()

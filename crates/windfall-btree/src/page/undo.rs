@@ -3,9 +3,10 @@
 //! **Purpose.** A page of an undo stream begins with the number of its bytes and the place of its first record. An
 //! append changes both and the bytes at once.
 //!
-//! **Invariants.** The bytes lie within the page, or nothing is changed (checked by `page/fuzz.rs::redo`).
+//! **Invariants.** The page is one of undo and the bytes lie within it, or nothing is changed (checked by
+//! `page/fuzz.rs::redo`).
 
-use super::Page;
+use super::{Page, PageType};
 
 /// The offset of the number of bytes of the stream in the page.
 pub const USED: usize = 28;
@@ -16,6 +17,9 @@ pub const DATA: usize = 32;
 
 /// Writes bytes, with which the page then ends.
 pub(super) fn write(page: Page<'_>, at: u16, begins: bool, bytes: &[u8]) -> Result<(), &'static str> {
+    if page.page_type() != PageType::Undo as u8 {
+        return Err("undo on a page that is no undo page");
+    }
     let end = usize::from(at) + bytes.len();
     if DATA + end > page.len() {
         return Err("undo beyond the end of its page");

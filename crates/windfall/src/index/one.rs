@@ -75,9 +75,14 @@ impl OneRow {
         &self.row
     }
 
-    /// Returns the lock that may be released, once, and the key of its row.
-    pub(crate) fn take_lock(&mut self) -> Option<(TakenLock, &[u8])> {
-        self.lock.take().map(|lock| (lock, &self.locked[..]))
+    /// Returns the lock that may be released, and the key of its row.
+    pub(crate) fn taken_lock(&self) -> Option<(TakenLock, &[u8])> {
+        self.lock.map(|lock| (lock, &self.locked[..]))
+    }
+
+    /// Forgets the lock, which was released.
+    pub(crate) fn forget_lock(&mut self) {
+        self.lock = None;
     }
 }
 

@@ -143,7 +143,7 @@ impl Inner {
     #[inline]
     pub(crate) fn changes_of(&self, space: Option<SpaceId>) -> SeenChanges {
         let of_table = self.changed.iter().find(|(known, _)| *known == space);
-        SeenChanges { rolled_back: self.trx.rolled_back(), changed: of_table.map_or(0, |(_, last)| *last) }
+        SeenChanges { rolled_back: self.rolled_back(), changed: of_table.map_or(0, |(_, last)| *last) }
     }
 
     /// Returns whether the transaction has locked a table in this mode or a stronger one.

@@ -9,7 +9,7 @@ use windfall::{
 };
 use windfall_base::sync::work::{Work, so_far};
 
-use super::{begin, database};
+use super::{LEVELS, begin, database};
 
 const ROWS: u8 = 60;
 
@@ -180,19 +180,21 @@ fn a_cursor_past_an_end_finds_later_changes_of_its_transaction() {
 /// An iterator over a range does so at both ends.
 #[test]
 fn a_range_finds_later_changes_of_its_transaction() {
-    let db = database();
-    let table = filled(&db, "t");
-    let trx = begin(&db, Isolation::RepeatableRead);
-    let within = trx.table(&table);
-    let mut rows = within.rows().unwrap();
-    assert_eq!(rows.next().unwrap().unwrap().0, [0]);
-    assert_eq!(rows.next_back().unwrap().unwrap().0, [ROWS - 1]);
-    within.delete(&[1]).unwrap();
-    within.put(&[1, 1], b"new").unwrap();
-    within.put(&[ROWS - 2], b"changed").unwrap();
-    assert_eq!(rows.next().unwrap().unwrap(), (vec![1, 1], b"new".to_vec()));
-    assert_eq!(rows.next_back().unwrap().unwrap(), (vec![ROWS - 2], b"changed".to_vec()));
-    assert_eq!(rows.count(), usize::from(ROWS) - 4);
+    for level in LEVELS {
+        let db = database();
+        let table = filled(&db, "t");
+        let trx = begin(&db, level);
+        let within = trx.table(&table);
+        let mut rows = within.rows().unwrap();
+        assert_eq!(rows.next().unwrap().unwrap().0, [0]);
+        assert_eq!(rows.next_back().unwrap().unwrap().0, [ROWS - 1]);
+        within.delete(&[1]).unwrap();
+        within.put(&[1, 1], b"new").unwrap();
+        within.put(&[ROWS - 2], b"changed").unwrap();
+        assert_eq!(rows.next().unwrap().unwrap(), (vec![1, 1], b"new".to_vec()), "{level:?}");
+        assert_eq!(rows.next_back().unwrap().unwrap(), (vec![ROWS - 2], b"changed".to_vec()), "{level:?}");
+        assert_eq!(rows.count(), usize::from(ROWS) - 4);
+    }
 }
 
 /// A scan of one table while the transaction fills another reads each page once.

@@ -147,6 +147,13 @@ fn a_row_that_a_read_by_key_does_not_want_is_unlocked() {
         within.put(&[4], &[4, 4, 4]).unwrap();
         assert!(!read.unlock(way, &within), "{way:?}");
         assert!([3, 4].iter().all(|n| !is_free(&db, &table, *n, RowMode::Shared)), "{way:?}");
+        // It had changed it, and rolled that back after the read.
+        let savepoint = trx.set_savepoint().unwrap();
+        within.put(&[6], &[6, 6, 6]).unwrap();
+        within.put(&[6], &[6, 6]).unwrap();
+        assert!(read.read(way, &within, 6));
+        trx.rollback_to_savepoint(&savepoint).unwrap();
+        assert!(!read.unlock(way, &within) && !is_free(&db, &table, 6, RowMode::Shared), "{way:?}");
         // A read of another transaction releases nothing.
         assert!(read.read(way, &within, 5));
         trx.rollback().unwrap();
@@ -285,4 +292,19 @@ fn a_cursor_of_entries_alone_locks_their_rows() {
             assert_eq!(waits.row().map(|row| (row.key, row.value)), Some((&[8][..], &[][..])));
         }
     }
+}
+
+/// What refuses to release a lock does not forget it.
+#[test]
+fn a_lock_that_was_not_released_is_released_later() {
+    let db = database();
+    let (table, other) = (filled(&db), filled_as(&db, "other"));
+    let trx = begin(&db, Isolation::ReadCommitted);
+    let (within, mut one) = (trx.table(&table), OneRow::default());
+    within.get_one_for_update(&[1], &mut one).unwrap();
+    trx.table(&other).get_for_update(&[1]).unwrap();
+    assert!(!trx.table(&other).unlock_row(&mut one).unwrap());
+    assert!(within.unlock_row(&mut one).unwrap() && !within.unlock_row(&mut one).unwrap());
+    assert!(is_free(&db, &table, 1, RowMode::Exclusive));
+    assert!(!is_free(&db, &other, 1, RowMode::Shared));
 }

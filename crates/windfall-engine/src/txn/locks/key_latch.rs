@@ -91,7 +91,7 @@ struct Queues(Vec<(LatchName, LatchQueue)>);
 
 impl Queues {
     fn place(&self, name: LatchName) -> Option<usize> {
-        self.0.iter().position(|(other, _)| *other == name)
+        self.0.iter().rposition(|(other, _)| *other == name)
     }
 
     fn get(&self, name: LatchName) -> Option<&LatchQueue> {

@@ -182,6 +182,11 @@ impl<'e> Trx<'e> {
         self.state.id()
     }
 
+    /// Returns the number of partial rollbacks.
+    pub fn rolled_back(&self) -> u64 {
+        self.state.rolled_back()
+    }
+
     /// Returns it as the transaction of an insert.
     pub(in crate::txn) fn inserter(&self) -> Inserter {
         Inserter { trx: self.id(), ordering_group: self.state.options.ordering_group }
