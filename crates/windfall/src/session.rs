@@ -184,7 +184,7 @@ impl TemporaryTable {
     /// [`Database::alter_table_with`](crate::Database::alter_table_with).
     ///
     /// # Errors
-    /// As [`TemporaryTable::alter`]; those of `make`.
+    /// As [`TemporaryTable::alter`]; those of `make`, which cannot call the table ([`UsageError::CallInAlteration`]).
     pub fn alter_with(
         &mut self,
         changes: TableChanges,

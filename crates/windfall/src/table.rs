@@ -333,8 +333,8 @@ impl<A: Access> Table<A> {
     /// Returns the number of the secondary index of this name. It stands for the index where one is named
     /// ([`Table::index_at`], [`SuppliedChange`](crate::SuppliedChange)), and an error names the index by it
     /// ([`SchemaError::DuplicateKey`]). The number is valid for all handles of the table, in transactions or not,
-    /// whatever indexes the table gets and loses, until the index is dropped, the table is truncated or loaded, or the
-    /// database is closed.
+    /// whatever indexes the table gets and loses, until the index is dropped, the table is truncated or a load of it is
+    /// finished, or the database is closed. The rows of the load have it, too.
     ///
     /// # Errors
     /// As [`Table::index`].

@@ -296,6 +296,11 @@ pub enum UsageError {
         "a transaction that has not ended has changed rows of the temporary table {0}: commit it or roll it back first"
     )]
     TemporaryInUse(Arc<str>),
+    /// A call on a temporary table from within the function that makes the entries of a new index of it.
+    #[error(
+        "a function that makes the entries of an index cannot call the temporary table that is being altered"
+    )]
+    CallInAlteration,
     /// A check of a temporary table.
     #[error("{0} is temporary, and only tables of the database are checked: it ends with its session")]
     TemporaryCheck(Owner),

@@ -76,6 +76,8 @@ const STRIPES: usize = 4;
 thread_local! {
     /// The number of gates that this thread is inside of, over all databases.
     static DEPTH: Cell<usize> = const { Cell::new(0) };
+    /// The address of the gate at which calls of this thread are refused; 0 for none.
+    static REFUSING: Cell<usize> = const { Cell::new(0) };
 }
 
 /// Returns whether this thread is inside a gate.
@@ -151,6 +153,26 @@ pub struct Closed<'g> {
     gate: &'g Gate,
 }
 
+/// While it exists, a call of this thread at the gate that it has closed is refused.
+#[derive(Debug)]
+#[must_use = "calls are refused while it exists"]
+pub struct RefusesOwnCalls<'c>(PhantomData<(&'c (), *const ())>);
+
+impl Closed<'_> {
+    /// Refuses calls of this thread, which runs a callback of the application: they would wait for themselves.
+    pub fn refuse_own_calls(&self) -> RefusesOwnCalls<'_> {
+        let before = REFUSING.replace(core::ptr::from_ref(self.gate).addr());
+        debug_assert!(before == 0, "a thread runs a callback in two gates that it has closed");
+        RefusesOwnCalls(PhantomData)
+    }
+}
+
+impl Drop for RefusesOwnCalls<'_> {
+    fn drop(&mut self) {
+        REFUSING.set(0);
+    }
+}
+
 impl Gate {
     /// Returns an open gate.
     pub fn new() -> Self {
@@ -182,6 +204,7 @@ impl Gate {
                 OPEN => return Some((inside, waited_on_drop)),
                 CLOSED_PERMANENTLY => return None,
                 CLOSING if nested => return Some((inside, waited_on_drop)),
+                _ if self.refuses_this_thread() => return None,
                 _ => {
                     waited_on_drop |= self.by_drop.is_set();
                     drop(inside);
@@ -192,6 +215,11 @@ impl Gate {
                 }
             }
         }
+    }
+
+    /// Returns whether this thread has the gate closed while it runs a callback ([`Closed::refuse_own_calls`]).
+    pub fn refuses_this_thread(&self) -> bool {
+        REFUSING.get() == core::ptr::from_ref(self).addr()
     }
 
     /// Passes the gate on this thread's own stripe. See [`Gate::enter`].

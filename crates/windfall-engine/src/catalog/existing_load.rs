@@ -22,7 +22,7 @@ use super::{
     record::{Metadata, TableRecord},
     state::{Catalog, new_space, no_table, record_key},
     statement::{DropReport, Dropped},
-    table::Table,
+    table::{Table, TableSchema},
     table_load::{LoadLimits, LoadedValue, TableLoader},
 };
 use crate::{
@@ -77,14 +77,15 @@ impl Catalog {
     /// [`SchemaError::NoTable`], [`SchemaError::NotEmpty`]; damage, I/O.
     pub fn begin_load(self: &Arc<Self>, name: &str, limits: LoadLimits) -> Result<TableLoad> {
         let table = self.table(name)?;
-        let mut record = {
+        let before: TableSchema = {
             let owned = |error: Error| error.of(|_| Owner::Table(name.into()));
             let call = table.enter().map_err(owned)?;
             if !is_empty(&call.clustered).map_err(owned)? {
                 return Err(SchemaError::NotEmpty(name.into()).into());
             }
-            call.record.clone()
+            (*call).clone()
         };
+        let mut record = before.record.clone();
         record.version += 1;
         self.renew_trees(&mut record)?;
         // Long metadata stay in their tree.
@@ -93,7 +94,7 @@ impl Catalog {
         let mut filled = Filled::new(self);
         filled.add(&schema)?;
         let clustered = schema.clustered.clone();
-        let loader = TableLoader::new(self, name, schema, limits);
+        let loader = TableLoader::new(self, name, schema, limits).replacing(&before);
         let (catalog, filled) = (self.clone(), filled.aside(self));
         Ok(TableLoad { catalog, name: name.into(), table, record, clustered, loader, filled })
     }

@@ -16,7 +16,7 @@ use super::{
     row_log::RowLog,
 };
 use crate::{
-    error::{Error, Owner, Result},
+    error::{Error, Owner, Result, UsageError},
     ids::{IndexNumber, SpaceId},
     store::Tree,
     sync::{
@@ -72,6 +72,7 @@ impl TableSchema {
             tree,
             unique: index.unique,
             place,
+            replaces: None,
             name: &index.name,
             form: index.form,
             extraction: index.extractor.as_ref().map(|extractor| extractors.of(extractor)),
@@ -203,10 +204,19 @@ impl Table {
     /// Begins a row call. Waits while DDL has closed the gate.
     ///
     /// # Errors
-    /// [`Error::TableDropped`].
+    /// [`Error::TableDropped`]; this thread is altering the table, and runs a function of the application.
     #[inline]
     pub fn enter(&self) -> Result<Call<'_>> {
-        self.schema.enter().ok_or(Error::TableDropped(Owner::Unknown))
+        self.schema.enter().ok_or_else(|| self.refused())
+    }
+
+    #[cold]
+    fn refused(&self) -> Error {
+        if self.gate().refuses_this_thread() {
+            UsageError::CallInAlteration.into()
+        } else {
+            Error::TableDropped(Owner::Unknown)
+        }
     }
 
     /// Begins a row call that will change rows. Waits while DDL has closed the gate, and while there are too many notes

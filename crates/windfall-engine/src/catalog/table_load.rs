@@ -33,6 +33,7 @@ use super::{
 use crate::{
     buffer::BufferPool,
     error::{Owner, Result, SchemaError, UsageError},
+    ids::IndexNumber,
     keys::shown,
     log::LOG_OVERHEAD_BYTES,
     page::EntryHeader,
@@ -186,6 +187,8 @@ pub(super) struct TableLoader {
     catalog: Arc<Catalog>,
     name: Arc<str>,
     schema: TableSchema,
+    /// The numbers of the table's indexes, which stand for those that are loaded; empty for a new table.
+    replaced: Vec<IndexNumber>,
     limits: LoadLimits,
     clustered: Clustered,
     /// The rows, if they come in any order.
@@ -241,6 +244,7 @@ impl TableLoader {
         Self {
             catalog: catalog.clone(),
             name: name.into(),
+            replaced: Vec::new(),
             limits,
             clustered: Clustered { load: Load::new(&schema.clustered), last: None, rows: 0 },
             unsorted: Runs::new(catalog.pool.clone()),
@@ -251,6 +255,12 @@ impl TableLoader {
             work: ReportedWork::unreported(Phase::Rows, 0),
             schema,
         }
+    }
+
+    /// Names the indexes by the numbers of those that they replace.
+    pub(super) fn replacing(mut self, schema: &TableSchema) -> Self {
+        self.replaced = (0..schema.secondaries.len()).map(|place| schema.index_number(place)).collect();
+        self
     }
 
     /// Returns the number of rows so far.
@@ -305,7 +315,7 @@ impl TableLoader {
         value: &LoadedValue<'_>,
         supplied: Option<&[SuppliedChange<'_>]>,
     ) -> Result<()> {
-        let Self { catalog, name, schema, entries, .. } = self;
+        let Self { catalog, name, schema, replaced, entries, .. } = self;
         let tree = &schema.clustered;
         check_length(tree, key.len(), Owner::default)?;
         let (length, limit) = (value.length(), VALUE_BYTES_MAX);
@@ -323,6 +333,9 @@ impl TableLoader {
         }
         let mut secondaries = Secondaries::new();
         schema.secondaries_to_change(&catalog.extractors, &mut secondaries);
+        for (secondary, number) in secondaries.iter_mut().zip(&*replaced) {
+            secondary.replaces = Some(*number);
+        }
         let target = RowTarget {
             name,
             clustered: tree,

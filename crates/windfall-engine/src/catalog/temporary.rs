@@ -209,16 +209,17 @@ impl Catalog {
         table: &'a Arc<Table>,
         limits: LoadLimits,
     ) -> Result<TemporaryLoad<'a>> {
-        let mut record = {
+        let before: TableSchema = {
             let call = table.enter()?;
             self.check_empty(name, &call)?;
-            call.record.clone()
+            (*call).clone()
         };
+        let mut record = before.record.clone();
         record.version += 1;
         self.renew_trees(&mut record)?;
         let schema = self.schema(record.clone(), &mut |id| Ok(new_space(id)))?;
         let new = NewTrees { catalog: self, trees: schema.trees().cloned().collect() };
-        let loader = TableLoader::new(self, name, schema, limits);
+        let loader = TableLoader::new(self, name, schema, limits).replacing(&before);
         Ok(TemporaryLoad { catalog: self, name: name.clone(), table, record, loader, new })
     }
 
@@ -260,6 +261,7 @@ impl Catalog {
         let report = DropReport::of(|| {
             let mut closed = table.gate().close();
             if !added.is_empty() {
+                let _refuses = closed.refuse_own_calls();
                 self.fill_temporary(name, &table.closed_schema(&closed).clustered, &added, &new.trees, make)?;
             }
             let mut closing = Closing { table, record: Some(Box::new(record)) };

@@ -118,3 +118,32 @@ fn a_number_stands_for_the_same_index_whatever_others_come_and_go() {
     outdated(supply(&table, &[a, other.index_number("a").unwrap()], 4, 5));
     assert_eq!(table.get(b"row").unwrap().unwrap(), [4]);
 }
+
+/// The rows of a load name the indexes by the numbers that these have until the load is finished.
+#[test]
+fn a_load_takes_the_numbers_of_the_table() {
+    let db = database();
+    let options = || {
+        TableOptions::default().index("a", IndexOptions::supplied(1)).index("b", IndexOptions::supplied(1))
+    };
+    let [table, other] = ["t", "other"].map(|name| db.create_table(name, options()).unwrap());
+    let mut temporary = db.create_temporary_table("t", options()).unwrap();
+    let numbers = |table: &Table| ["a", "b"].map(|name| table.index_number(name).unwrap());
+    let change = |index: IndexNumber, key| SuppliedChange::new(index, None, Some(SuppliedEntry::new(key)));
+    let others = numbers(&other);
+    let [a, b] = numbers(&table);
+    let mut load = db.load_table("t").unwrap();
+    load.push(b"row", b"", &[change(b, b"2"), change(a, b"1")]).unwrap();
+    outdated(load.push(b"wrong", b"", &[change(a, b"1"), change(others[1], b"2")]));
+    load.finish().unwrap();
+    outdated(table.index_at(a));
+    let [c, d] = numbers(&temporary);
+    let mut load = temporary.load().unwrap();
+    load.push(b"row", b"", &[change(d, b"2"), change(c, b"1")]).unwrap();
+    outdated(load.push(b"wrong", b"", &[change(a, b"1"), change(d, b"2")]));
+    load.finish().unwrap();
+    outdated(temporary.index_at(c));
+    for table in [&table, &temporary] {
+        assert_eq!(["a", "b"].map(|name| entries_of(&table.index(name).unwrap())), [[b"1"], [b"2"]]);
+    }
+}

@@ -502,3 +502,31 @@ fn a_temporary_table_is_replaced_by_a_loaded_copy_in_the_middle_of_a_transaction
 fn rows_of(table: &Table) -> Vec<(Vec<u8>, Vec<u8>)> {
     table.rows().unwrap().map(Result::unwrap).collect()
 }
+
+/// The function that makes the entries would wait for the alteration that it is part of.
+#[test]
+fn a_function_that_makes_entries_does_not_call_the_altered_table() {
+    let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+    let db = simulated(&disk, &env);
+    let mut owner = db.create_temporary_table("t", indexed()).unwrap();
+    owner.put(b"a", b"x1").unwrap();
+    let handle = Table::clone(&owner);
+    let other = db.create_temporary_table("other", indexed()).unwrap();
+    let calls: [&dyn Fn() -> windfall::Result<bool>; 3] =
+        [&|| handle.get(b"a").map(|row| row.is_some()), &|| handle.put(b"b", b"y2").map(|()| true), &|| {
+            db.temporary_tables().map(|all| !all.is_empty())
+        }];
+    for call in calls {
+        let changes = TableChanges::default().add_index("made", supplied(false));
+        let refused = owner.alter_with(changes, |_, _, _, _| call()).unwrap_err();
+        assert!(matches!(refused, Error::Usage(UsageError::CallInAlteration)), "{refused}");
+        assert_eq!(rows(&owner), pairs([("a", "x1")]));
+    }
+    let changes = TableChanges::default().add_index("made", supplied(false));
+    let of_other = |_: &str, key: &[u8], _: &[u8], entry: &mut MadeEntry| {
+        entry.key.extend(key);
+        other.get(b"a").map(|row| row.is_none())
+    };
+    owner.alter_with(changes, of_other).unwrap();
+    assert_eq!(owner.index("made").unwrap().keys::<&[u8]>(..).unwrap().count(), 1);
+}

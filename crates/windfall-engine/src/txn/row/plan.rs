@@ -273,7 +273,10 @@ fn by_place(target: &RowTarget<'_>, supplied: &[SuppliedChange<'_>]) -> Result<B
                 })?
             }
             IndexRef::Number(number) => number
-                .find(expected, secondaries.len(), |place| secondaries[place].number())
+                .find(expected, secondaries.len(), |place| {
+                    let secondary = &secondaries[place];
+                    secondary.replaces.unwrap_or_else(|| secondary.number())
+                })
                 .ok_or_else(|| SchemaError::IndexNumberOutdated(target.name.into()))?,
         };
         let owner = || target.owner_of(&secondaries[place]);

@@ -28,6 +28,8 @@ pub struct Secondary<'a> {
     pub unique: bool,
     /// Its place among those of the table.
     pub place: usize,
+    /// The number of the index that it replaces, in a load.
+    pub replaces: Option<IndexNumber>,
     /// The name of the index, by which a call supplies its entries, and for messages.
     pub name: &'a str,
     /// How its entries come apart, and whether the caller supplies them.

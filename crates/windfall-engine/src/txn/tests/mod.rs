@@ -236,8 +236,24 @@ impl Base {
     pub(super) fn secondaries(&self) -> [Secondary<'_>; 2] {
         let form = self.form;
         [
-            Secondary { tree: &self.unique, unique: true, place: 0, name: NAMES[0], form, extraction: None },
-            Secondary { tree: &self.plain, unique: false, place: 1, name: NAMES[1], form, extraction: None },
+            Secondary {
+                tree: &self.unique,
+                unique: true,
+                place: 0,
+                replaces: None,
+                name: NAMES[0],
+                form,
+                extraction: None,
+            },
+            Secondary {
+                tree: &self.plain,
+                unique: false,
+                place: 1,
+                replaces: None,
+                name: NAMES[1],
+                form,
+                extraction: None,
+            },
         ]
     }
 
