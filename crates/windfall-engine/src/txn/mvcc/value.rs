@@ -269,6 +269,8 @@ pub fn inline_fields(value: &[u8], selected: FieldSet) -> Option<Vec<u8>> {
 pub struct RowReader {
     /// What is left of it.
     pieces: VecDeque<Piece>,
+    /// The number of bytes of that which are read.
+    left: u64,
 }
 
 #[derive(Debug)]
@@ -305,7 +307,7 @@ impl RowReader {
     ) -> Result<Self> {
         let inline = |bytes| Piece::Inline { bytes, at: 0 };
         let chain = |chain| Piece::Chain(OverflowReader::new(tree.clone(), chain));
-        let pieces = if header.has_fields() {
+        let pieces: VecDeque<Piece> = if header.has_fields() {
             let is_selected = |n| selected.contains(n);
             let fields = stored_fields(tree, &value)?;
             let lengths =
@@ -323,12 +325,15 @@ impl RowReader {
         } else {
             [inline(value)].into()
         };
-        Ok(Self { pieces })
+        let left = pieces.iter().map(Piece::left).sum();
+        let is_whole = header.is_plain();
+        let most = selected.needed().filter(|_| !is_whole).map_or(u64::MAX, |most| most as u64);
+        Ok(Self { pieces, left: most.min(left) })
     }
 
     /// Returns the number of bytes left.
     pub fn left(&self) -> u64 {
-        self.pieces.iter().map(Piece::left).sum()
+        self.left
     }
 
     /// Reads some bytes. Returns 0 only at the end, or if `out` is empty.
@@ -336,6 +341,13 @@ impl RowReader {
     /// # Errors
     /// Damage, I/O, a dropped table.
     pub fn read(&mut self, out: &mut [u8]) -> Result<usize> {
+        let most = usize::try_from(self.left).map_or(out.len(), |left| left.min(out.len()));
+        let n = self.read_piece(&mut out[..most])?;
+        self.left -= n as u64;
+        Ok(n)
+    }
+
+    fn read_piece(&mut self, out: &mut [u8]) -> Result<usize> {
         while self.pieces.front().is_some_and(|piece| piece.left() == 0) {
             self.pieces.pop_front();
         }
