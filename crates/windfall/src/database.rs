@@ -423,12 +423,13 @@ impl Database {
         self.owners_of(&[space]).pop().flatten()
     }
 
-    /// As [`Database::owner_of`], for several tablespaces, in their order. All tables are looked at once, unless all of
-    /// these tablespaces were dropped.
+    /// As [`Database::owner_of`], for several tablespaces, in their order. All tables are looked at once, unless the
+    /// buffer pool knows that all of these tablespaces were dropped.
     pub fn owners_of(&self, spaces: &[SpaceId]) -> Vec<Option<Owner>> {
         let pool = &self.engine.pool;
-        let is_live = |space: &&SpaceId| pool.space(**space).is_some_and(|space| !space.is_dropped());
-        let wanted: BTreeSet<SpaceId> = spaces.iter().filter(is_live).copied().collect();
+        // One without pages is not in the pool's directory.
+        let may_be_live = |space: &&SpaceId| pool.space(**space).is_none_or(|space| !space.is_dropped());
+        let wanted: BTreeSet<SpaceId> = spaces.iter().filter(may_be_live).copied().collect();
         let mut owners = BTreeMap::new();
         if !wanted.is_empty() {
             for (name, table) in self.engine.catalog.tables() {

@@ -178,8 +178,9 @@ impl TxTable<'_> {
     /// Releases the lock that the read of `one` took on its row, which the program does not want. Returns whether it
     /// was released. The lock stays if the transaction had locked the row before the read, and at levels that lock
     /// gaps; if the read has made a shared lock exclusive, it is shared again. A row that the transaction has changed
-    /// stays locked in any case, and so does every row of a read before a rollback to a savepoint or of a statement. Any other lock that the transaction has taken on the row since is released with it:
-    /// that of a cursor, of another read, or of a duplicate key. The value stays in `one`.
+    /// stays locked in any case, and so does every row of a read before a rollback to a savepoint or of a statement.
+    /// Any other lock that the transaction has taken on the row since is released with it: that of a cursor, of another
+    /// read, or of a duplicate key. The value stays in `one`.
     ///
     /// # Errors
     /// The transaction is in another call, is prepared or has ended; damage, I/O, a dropped table.

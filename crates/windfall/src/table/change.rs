@@ -134,8 +134,8 @@ impl<A: Access> Table<A> {
     /// one step: both take effect or none, and a rollback or a read view has both or none. Index keys that the row
     /// keeps are no duplicates, also in unique indexes. With two equal keys it is [`Table::update_with`].
     ///
-    /// The locks are those of the two: in a transaction both keys stay locked, exclusively, until it ends, also if the
-    /// call is refused after it has locked one. Outside of a transaction the call is one of its own at
+    /// The locks are those of the two: in a transaction both keys stay locked, exclusively, until it ends. If the call
+    /// is refused, what it has locked by then stays locked. Outside of a transaction the call is one of its own at
     /// [`Isolation::ReadCommitted`], which starts again after a deadlock.
     ///
     /// # Errors
@@ -159,10 +159,24 @@ impl<A: Access> Table<A> {
             let transaction = Transaction::begin(self.engine.clone(), options, None);
             let within = self.with_access(InTransaction::new(&transaction));
             match within.move_row(old_key, new_key, value, entries) {
-                Ok(()) => return transaction.commit().map(drop),
+                Ok(()) => {
+                    transaction.commit()?;
+                    self.purge_old_versions();
+                    return Ok(());
+                }
                 Err(Error::Lock(LockError::Deadlock(_))) => {}
                 refused => return refused,
             }
+        }
+    }
+
+    /// Purges what a change of a temporary table outside of transactions has left.
+    fn purge_old_versions(&self) {
+        // The session's end waits for the calls inside the gate before it drops this stream.
+        if let Some(undo) = &self.undo
+            && let Ok(_call) = self.inner.enter()
+        {
+            self.engine.transactions.purge().purge_temporary(undo.stream());
         }
     }
 

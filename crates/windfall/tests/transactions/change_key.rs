@@ -114,3 +114,16 @@ fn a_change_of_a_key_crashes_at_every_operation() {
     }
     assert!(outcomes.iter().all(|count| *count > 0), "no crash before, or none after: {outcomes:?}");
 }
+
+/// Outside of transactions, as any change of a temporary table.
+#[test]
+fn a_key_change_of_a_temporary_row_leaves_no_old_versions() {
+    let db = database();
+    let table = db.create_temporary_table("t", TableOptions::default()).unwrap();
+    table.put(&0u32.to_be_bytes(), &[7; 500]).unwrap();
+    for n in 0..1_000u32 {
+        table.change_key_with(&n.to_be_bytes(), &(n + 1).to_be_bytes(), &[7; 500], &[]).unwrap();
+    }
+    let infos = db.temporary_tables().unwrap();
+    assert!(infos[0].rows == 1 && infos[0].resident_pages < 20, "{infos:?}");
+}

@@ -227,3 +227,21 @@ fn a_list_of_locks_names_the_objects() {
     db.truncate_table("v").unwrap();
     assert_eq!(db.owners_of(&[rows, index, rows]), [None, None, None]);
 }
+
+/// Their trees have no page yet.
+#[test]
+fn the_locks_of_an_empty_table_have_their_owners() {
+    let db = database();
+    let options = TableOptions::default().index("i", IndexOptions::on_value(0..1));
+    let table = db.create_table("t", options).unwrap();
+    let trx = begin(&db, Isolation::Serializable);
+    assert_eq!(trx.table(&table).get(b"missing").unwrap(), None);
+    assert_eq!(trx.table(&table).index("i").unwrap().range_for_update::<&[u8]>(..).unwrap().count(), 0);
+    let owner = |held: &windfall::HeldLock| match &held.lock {
+        Lock::Table(space, _) | Lock::Range(space, _) => db.owner_of(*space),
+        Lock::Row(row, _) => db.owner_of(row.space),
+        other => panic!("{other:?}"),
+    };
+    let owners: Vec<_> = db.locks().iter().map(owner).collect();
+    assert!(owners.len() > 2 && owners.iter().all(Option::is_some), "{owners:?}");
+}
