@@ -80,7 +80,7 @@ impl Database {
     /// for it; from then on neither.
     ///
     /// # Errors
-    /// The changes add no index ([`UsageError::NothingToBuild`](crate::error::UsageError::NothingToBuild)); another
+    /// The changes add no index ([`UsageError::NothingToBuild`]); another
     /// alteration of the table is open; those of [`Database::alter_table`]. Nothing has changed then.
     pub fn build_indexes(&self, name: &str, changes: TableChanges) -> Result<TableAlteration> {
         self.build(name, changes, None)

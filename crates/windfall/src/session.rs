@@ -8,7 +8,7 @@
 //! changes (test: `temporary_rows_ask_for_no_room_in_the_log`). The call itself purges the old versions that it leaves,
 //! before it returns (test: `a_read_view_does_not_keep_old_versions_of_temporary_tables`). The change is already made
 //! by then, so a failure of purge does not fail the call (test: `a_change_that_was_made_is_not_reported_as_failed`).
-//! Only handles outlive a session; their calls then return [`Error::TableDropped`](crate::error::Error::TableDropped)
+//! Only handles outlive a session; their calls then return [`Error::TableDropped`]
 //! (test: `the_end_of_a_session_waits_for_calls_on_a_scratch_tree_that_is_going`).
 
 use std::collections::BTreeMap;
@@ -140,7 +140,7 @@ impl Drop for Session {
 /// newest rows, so another thread would see the changes of a transaction that has not ended. It is dropped with this
 /// value, after the calls on it: so the source of a value of the table must not drop it. Handles of it, which are
 /// clones of the [`Table`] that this dereferences to, return
-/// [`Error::TableDropped`](crate::error::Error::TableDropped) from then on.
+/// [`Error::TableDropped`] from then on.
 ///
 /// [`Database::create_temporary_table`]: crate::Database::create_temporary_table
 #[derive(Debug)]

@@ -94,7 +94,7 @@ impl TableSchema {
     /// [`KeysOf`](crate::txn::row::KeysOf) says.
     ///
     /// # Errors
-    /// [`UsageError::IndexedPartTooFar`](crate::error::UsageError::IndexedPartTooFar).
+    /// [`UsageError::IndexedPartTooFar`].
     pub fn keys_of(&self, value: &[u8]) -> Result<IndexKeys> {
         let mut keys = IndexKeys::default();
         for index in &self.record.indexes {

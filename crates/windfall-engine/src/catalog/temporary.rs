@@ -125,7 +125,7 @@ impl Catalog {
     /// Makes a table without a name or a record. It exists as long as its owner holds it.
     ///
     /// # Errors
-    /// [`SchemaError`](crate::error::SchemaError) for the names of its indexes.
+    /// [`SchemaError`] for the names of its indexes.
     pub fn temporary_table(&self, definition: &TableDefinition) -> Result<Arc<Table>> {
         Self::check_metadata(&definition.metadata)?;
         // It is never stored.

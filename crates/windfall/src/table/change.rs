@@ -35,7 +35,7 @@ impl<A: Access> Table<A> {
     /// [`SchemaError::DuplicateKey`] if a row has this key, or this key of a unique index: the error names that row,
     /// and in a transaction it is locked ([`TxTable::duplicate_lock`]); the key or the value is too long; an index
     /// takes its entries from the caller ([`UsageError::EntryMissing`]); a lock that is not granted
-    /// ([`LockError`](crate::error::LockError)); a dropped table; I/O. The table is then unchanged.
+    /// ([`LockError`]); a dropped table; I/O. The table is then unchanged.
     ///
     /// [`TxTable::duplicate_lock`]: crate::TxTable::duplicate_lock
     pub fn insert(&self, key: &[u8], value: &[u8]) -> Result<()> {
@@ -62,7 +62,7 @@ impl<A: Access> Table<A> {
     ///
     /// # Errors
     /// The table was dropped; an index takes its entries from the caller ([`UsageError::EntryMissing`]); a lock that is
-    /// not granted ([`LockError`](crate::error::LockError)); I/O. The table is then unchanged.
+    /// not granted ([`LockError`]); I/O. The table is then unchanged.
     pub fn delete(&self, key: &[u8]) -> Result<bool> {
         self.change(key, Edit::delete())
     }

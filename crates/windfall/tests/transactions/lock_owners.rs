@@ -240,7 +240,7 @@ fn the_locks_of_an_empty_table_have_their_owners() {
     let owner = |held: &windfall::HeldLock| match &held.lock {
         Lock::Table(space, _) | Lock::Range(space, _) => db.owner_of(*space),
         Lock::Row(row, _) => db.owner_of(row.space),
-        other => panic!("{other:?}"),
+        other @ Lock::Insert(_) => panic!("{other:?}"),
     };
     let owners: Vec<_> = db.locks().iter().map(owner).collect();
     assert!(owners.len() > 2 && owners.iter().all(Option::is_some), "{owners:?}");
