@@ -33,7 +33,8 @@ impl LoadOptions {
     }
 
     /// Sets the memory in which rows and entries are sorted, in bytes: 64 MiB by default. Less than 64 KiB counts as
-    /// that. The load takes as much memory, that of one row, and some KiB for each index. What exceeds it is written to
+    /// that. The load takes as much memory, up to twice as much for rows of a few bytes, that of one row, and some KiB
+    /// for each index. What exceeds it is written to
     /// temporary files, each with a piece of that size. In the end the pieces are merged, with a page of memory for
     /// each: with 1 MiB and pages of 16 KiB that is 1 MiB more for each 64 MiB of rows or entries.
     ///

@@ -419,7 +419,8 @@ impl Transaction {
     /// log of its own (a binary log, a queue) notes its position there, and finds a snapshot for exactly this position.
     /// The log is synced, if `mode` asks for it, after `note`, together with that of other commits.
     ///
-    /// Meanwhile all other ordered commits wait: `note` should only store a few values. It may not commit in order.
+    /// Meanwhile all other ordered commits wait: `note` should only store a few values. It may not commit in order. If
+    /// it panics, the transaction is committed, and not synced.
     ///
     /// # Errors
     /// As [`Transaction::commit_and_keep`]; `note` does not run if the commit fails. If only the sync fails, it has
@@ -459,7 +460,8 @@ impl Transaction {
     }
 
     /// Begins another transaction with this handle, as [`Database::begin`](crate::Database::begin) does, in the memory
-    /// of the former one: a session that keeps its handle allocates nothing for a transaction that only reads. The
+    /// of the former one: a session that keeps its handle allocates nothing for a transaction of one statement that
+    /// only reads, unless others have begun or ended since the one before. The
     /// former transaction has committed ([`Transaction::commit_and_keep`], [`Transaction::commit_statement`]), was
     /// rolled back ([`Transaction::rollback_and_keep`], a deadlock, another error), or is prepared. A prepared one
     /// stays prepared, as it does when its handle is dropped, and is ended by its name

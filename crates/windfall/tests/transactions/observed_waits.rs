@@ -250,10 +250,22 @@ fn a_replica_commits_in_order_without_timeouts() {
     assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
 }
 
+/// Runs a statement with ever longer timeouts, until it does not end before the statement waits at all.
+fn times_out(statement: &dyn Fn(Duration) -> Result<()>) {
+    for milliseconds in (0..).map(|n| 1 << n) {
+        match statement(Duration::from_millis(milliseconds)) {
+            Err(Error::Lock(LockError::TimedOut { .. })) => return,
+            Err(Error::Lock(LockError::Busy(_))) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
 /// Holders of a row, earlier waiters and a DDL statement, and a call outside of transactions.
 #[test]
 fn all_in_the_way_are_named_with_their_tags() {
     let (db, observer) = observed();
+    let db = &db;
     let table = db.create_table("t", TableOptions::default()).unwrap();
     table.put(b"a", b"").unwrap();
     let holders: Vec<_> = (1..=12).map(|tag| db.begin(tagged(tag))).collect();
@@ -272,18 +284,21 @@ fn all_in_the_way_are_named_with_their_tags() {
         assert!(matches!(&wait.lock, Lock::Row(row, RowMode::Exclusive) if *row.key == *b"a"));
         // An index waits at its end for all that have used the table.
         let (began, ended) = {
-            let index = IndexOptions::on_value(0..1);
-            let build =
-                scope.spawn(|| db.with_ddl_timeout(Duration::from_millis(1)).create_index("t", "i", index));
-            assert!(matches!(build.join().unwrap(), Err(Error::Lock(LockError::TimedOut { .. }))));
+            times_out(&|at_most| {
+                let index = IndexOptions::on_value(0..1);
+                scope
+                    .spawn(move || db.with_ddl_timeout(at_most).create_index("t", "i", index))
+                    .join()
+                    .unwrap()
+            });
             let calls = observer.calls();
             (calls[0].0, calls[calls.len() - 1].0)
         };
         assert_eq!((began, ended), (Stage::Begins, Stage::Ended(WaitOutcome::TimedOut)));
         // A statement waits for all of them, and has no tag; its thread is that of the session.
-        let drops = scope.spawn(|| db.with_ddl_timeout(Duration::from_millis(1)).drop_table("t"));
-        let refused = drops.join().unwrap();
-        assert!(matches!(refused, Err(Error::Lock(LockError::TimedOut { .. }))), "{refused:?}");
+        times_out(&|at_most| {
+            scope.spawn(move || db.with_ddl_timeout(at_most).drop_table("t").map(drop)).join().unwrap()
+        });
         let calls = observer.calls();
         let [(Stage::Begins, begins), (Stage::Ended(WaitOutcome::TimedOut), ended)] = &calls[..] else {
             panic!("{calls:?}")
@@ -298,7 +313,7 @@ fn all_in_the_way_are_named_with_their_tags() {
     observer.calls();
     let outside = thread::scope(|scope| {
         let waits = scope.spawn(|| table.put(b"a", b"2"));
-        await_lock_wait(&db, &waits);
+        await_lock_wait(db, &waits);
         waiter.commit().unwrap();
         waits.join().unwrap()
     });
