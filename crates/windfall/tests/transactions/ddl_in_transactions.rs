@@ -3,8 +3,8 @@
 use std::{thread, time::Duration};
 
 use windfall::{
-    Database, DdlGroup, Error, InterruptHandle, Isolation, Result, RowMode, StatementEnd, TableChanges,
-    TableOptions, Transaction, TransactionOptions,
+    Database, DdlGroup, Error, HeldLock, InterruptHandle, Isolation, Lock, Result, RowMode, StatementEnd,
+    TableChanges, TableMode, TableOptions, Transaction, TransactionOptions,
     env::Env,
     error::{LockError, SchemaError, TransactionError, UsageError},
 };
@@ -272,9 +272,15 @@ fn the_locks_after_a_statement_are_those_before_it() {
             let before = db.locks();
             commit_in(&db, &trx, fill).unwrap();
             if let Keeps::Rows(_) = keeps {
+                let own = |held: &HeldLock| Some(held.trx) == trx.id();
+                let is_exclusive = |lock: &Lock| matches!(lock, Lock::Table(_, TableMode::Exclusive));
+                let locks = db.locks();
+                assert!(
+                    !locks.iter().any(|held| own(held) && is_exclusive(&held.lock)),
+                    "{name}: the table is still locked exclusively: {locks:?}"
+                );
                 // The call was the victim of the statement's deadlock with it, and started again.
-                let waits_for_row =
-                    || db.lock_waits().iter().any(|wait| matches!(wait.lock, windfall::Lock::Row(..)));
+                let waits_for_row = || db.lock_waits().iter().any(|wait| matches!(wait.lock, Lock::Row(..)));
                 while !waits_for_row() {
                     assert!(!waits.is_finished(), "{name}: it has changed a row that is locked");
                     thread::yield_now();

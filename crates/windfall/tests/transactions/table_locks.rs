@@ -512,6 +512,8 @@ fn a_call_in_progress_is_waited_for() {
     let within = trx.table(&table);
     let handle = trx.interrupt_handle();
     thread::scope(|scope| {
+        // Dropped by a panic, it ends the call in progress.
+        let end = end;
         let written =
             scope.spawn(|| table.put_stream(b"long", 100_000, &mut Slow { reads: Some(reads), may_end }));
         is_read.recv().unwrap();
