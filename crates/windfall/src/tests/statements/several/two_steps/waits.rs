@@ -51,7 +51,7 @@ fn a_group_that_waits_for_its_tables_catches_up() -> Result<()> {
                 trx.commit().unwrap();
             }
         });
-        group.commit_with(|_, index, row, value, entry| make_any_of(index, row, value, entry))?;
+        group.commit_with(|_, index, row, value, entry| make_any_of(index, row, value, entry)).unwrap();
         pause.clear();
         for table in &tables {
             assert_eq!(table.metadata()?, [1]);
@@ -99,7 +99,7 @@ fn changes_faster_than_a_waiting_alteration_wait_for_room() -> Result<()> {
             trx.commit().unwrap();
         }
     });
-    built.finish_with(TableChanges::default(), make_of)?;
+    built.finish_with(TableChanges::default(), make_of).unwrap();
     pause.clear();
     assert!((100..600).contains(&most.load(Relaxed)), "{most:?} notes at a time");
     check_index(&table, false, "i");
