@@ -374,7 +374,6 @@ fn a_locking_range_whose_ends_have_met_waits_for_no_lock() -> Result<()> {
     db.close()
 }
 
-/// Each row is returned once, by the end that reaches it first, for every kind of reader.
 /// Cursors in the same memory, one after the other, over tables that come and go, in transactions that end.
 #[test]
 fn a_cursor_in_the_memory_of_another_one_is_like_a_new_one() -> Result<()> {
@@ -431,6 +430,7 @@ fn a_cursor_in_the_memory_of_another_one_is_like_a_new_one() -> Result<()> {
     db.close()
 }
 
+/// Each row is returned once, by the end that reaches it first, for every kind of reader.
 #[test]
 fn both_ends_of_a_range_meet() -> Result<()> {
     let (_folder, db) = new_database(options())?;

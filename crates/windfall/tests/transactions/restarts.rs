@@ -434,10 +434,7 @@ impl World {
         match trx.table(&self.table).put(&key, &value) {
             Ok(()) => drop(changed.insert(key, value)),
             Err(Error::Lock(LockError::Busy(_))) => {
-                assert!(
-                    self.prepared.values().any(|rows| rows.contains_key(&key)),
-                    "who has locked {key:?}?"
-                );
+                assert!(self.prepared.values().any(|rows| rows.contains_key(&key)), "{key:?} is locked");
             }
             Err(error) => panic!("{error}"),
         }
