@@ -42,16 +42,16 @@ fn change(table: &Table<impl Access>, random: &mut SmallRng) {
 }
 
 /// A row as a cursor lends it.
-type Row = IndexRow;
+pub(super) type Row = IndexRow;
 
-fn plain(row: Option<(&[u8], &[u8])>) -> Option<Row> {
+pub(super) fn plain(row: Option<(&[u8], &[u8])>) -> Option<Row> {
     let (key, value) = row?;
     let (index_key, payload) = (Vec::new(), Vec::new());
     Some(Row { index_key, key: key.to_vec(), value: value.to_vec(), payload })
 }
 
 /// A cursor over rows or over entries.
-trait Walks {
+pub(super) trait Walks {
     type Batch: Default;
 
     fn restrict(&mut self, from: &[u8], to: &[u8]);

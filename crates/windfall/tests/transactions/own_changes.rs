@@ -9,12 +9,13 @@ use windfall::{
 };
 use windfall_base::sync::work::{Work, so_far};
 
-use super::{LEVELS, begin, database};
+use super::{
+    LEVELS,
+    batches::{Row, Walks, plain},
+    begin, database,
+};
 
 const ROWS: u8 = 60;
-
-/// A row as a cursor finds it: the index key, the key, and the value unless only entries are read.
-type Row = (Vec<u8>, Vec<u8>, Vec<u8>);
 
 fn filled(db: &Database, name: &str) -> Table {
     let table =
@@ -31,6 +32,15 @@ fn change(table: &TxTable<'_>, random: &mut SmallRng) {
         1 => table.put(&key, &[key[0], random.random()]).unwrap(),
         2 => table.put(&[key[0], first], &[first, 1]).unwrap(),
         _ => table.put(&key, &[first, 2]).unwrap(),
+    }
+}
+
+/// Returns the next rows of a cursor: one, or a batch of at most so many.
+fn next_of<C: Walks>(cursor: &mut C, batch: &mut C::Batch, up: bool, at_most: Option<usize>) -> Vec<Row> {
+    match at_most {
+        Some(most) => cursor.batch(up, most, batch),
+        None if cursor.step(up) => vec![cursor.at().expect("a step has found a row")],
+        None => Vec::new(),
     }
 }
 
@@ -54,35 +64,9 @@ impl Reader {
     /// Returns the next rows: one, or a batch of at most so many.
     fn next(&mut self, up: bool, at_most: Option<usize>) -> Vec<Row> {
         match self {
-            Self::Rows(cursor, batch) => {
-                let row = |(key, value): (&[u8], &[u8])| (Vec::new(), key.to_vec(), value.to_vec());
-                match (at_most, up) {
-                    (None, true) => drop(cursor.next().unwrap()),
-                    (None, false) => drop(cursor.prev().unwrap()),
-                    (Some(most), true) => drop(cursor.next_batch_of(batch, most).unwrap()),
-                    (Some(most), false) => drop(cursor.prev_batch_of(batch, most).unwrap()),
-                }
-                if at_most.is_some() {
-                    batch.iter().map(row).collect()
-                } else {
-                    cursor.row().map(row).into_iter().collect()
-                }
-            }
+            Self::Rows(cursor, batch) => next_of(cursor, batch, up, at_most),
             Self::ByIndex(cursor, batch) | Self::Entries(cursor, batch) => {
-                let row = |row: windfall::IndexEntry<'_>| {
-                    (row.index_key.to_vec(), row.key.to_vec(), row.value.to_vec())
-                };
-                match (at_most, up) {
-                    (None, true) => drop(cursor.next().unwrap()),
-                    (None, false) => drop(cursor.prev().unwrap()),
-                    (Some(most), true) => drop(cursor.next_batch_of(batch, most).unwrap()),
-                    (Some(most), false) => drop(cursor.prev_batch_of(batch, most).unwrap()),
-                }
-                if at_most.is_some() {
-                    batch.iter().map(row).collect()
-                } else {
-                    cursor.row().map(row).into_iter().collect()
-                }
+                next_of(cursor, batch, up, at_most)
             }
         }
     }
@@ -90,12 +74,15 @@ impl Reader {
     /// Returns all rows, as a new read of this kind finds them.
     fn fresh(&self, table: &TxTable<'_>) -> Vec<Row> {
         let index = table.index("i").unwrap();
-        let rows = table.rows().unwrap().map(|row| row.map(|(key, value)| (Vec::new(), key, value)).unwrap());
+        let rows = table.rows().unwrap().map(|row| {
+            let (key, value) = row.unwrap();
+            plain(Some((&key, &value))).unwrap()
+        });
         let by_index = index.range::<&[u8]>(..).unwrap().map(Result::unwrap);
         match self {
             Self::Rows(..) => rows.collect(),
-            Self::ByIndex(..) => by_index.map(|row| (row.index_key, row.key, row.value)).collect(),
-            Self::Entries(..) => by_index.map(|row| (row.index_key, row.key, Vec::new())).collect(),
+            Self::ByIndex(..) => by_index.collect(),
+            Self::Entries(..) => by_index.map(|row| Row { value: Vec::new(), ..row }).collect(),
         }
     }
 }
@@ -103,13 +90,7 @@ impl Reader {
 #[test]
 fn an_open_cursor_finds_later_changes_of_its_transaction() {
     let mut random = SmallRng::seed_from_u64(11);
-    for level in [
-        Isolation::ReadUncommitted,
-        Isolation::ReadCommitted,
-        Isolation::RepeatableRead,
-        Isolation::Snapshot,
-        Isolation::Serializable,
-    ] {
+    for level in LEVELS {
         let db = database();
         db.set_lock_wait_timeout(Duration::ZERO);
         let table = filled(&db, "t");
@@ -134,7 +115,7 @@ fn an_open_cursor_finds_later_changes_of_its_transaction() {
                             rows.reverse();
                         }
                         let is_ahead = |row: &Row| {
-                            let place = |row: &Row| (row.0.clone(), row.1.clone());
+                            let place = |row: &Row| (row.index_key.clone(), row.key.clone());
                             last.as_ref().is_none_or(|last| {
                                 if up { place(row) > place(last) } else { place(row) < place(last) }
                             })
