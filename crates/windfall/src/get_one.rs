@@ -39,8 +39,12 @@ impl TakenLock {
     pub(crate) fn of_read(trx: &Trx<'_>, rows: &Tree, key: &[u8], mode: RowMode) -> Option<Self> {
         let before = row::held_before(trx, rows, key);
         let id = trx.id().expect("a transaction has an id once it has locked a table");
-        let rolled_back = trx.rolled_back();
-        (before < Some(mode)).then_some(Self { trx: id, space: rows.space().id(), before, rolled_back })
+        Self { trx: id, space: rows.space().id(), before, rolled_back: trx.rolled_back() }.if_above(mode)
+    }
+
+    /// Returns it unless the transaction had locked the row in this mode or a stronger one before.
+    fn if_above(self, mode: RowMode) -> Option<Self> {
+        (self.before < Some(mode)).then_some(self)
     }
 
     /// Releases it, if this transaction has taken it on a row of this tree.
@@ -84,8 +88,7 @@ impl HeldBefore {
         let (Some(mode), Some((space, before)), Some(trx)) = (self.mode, self.noted, inner.own()) else {
             return None;
         };
-        let rolled_back = inner.rolled_back();
-        (before < Some(mode)).then_some(TakenLock { trx, space, before, rolled_back })
+        TakenLock { trx, space, before, rolled_back: inner.rolled_back() }.if_above(mode)
     }
 }
 

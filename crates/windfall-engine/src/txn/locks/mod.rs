@@ -209,12 +209,9 @@ impl LockManager {
         wanted: LockRequest,
         lock_timeout: LockTimeout,
     ) -> Result<(), LockError> {
-        let taken = self.try_grant(me, &wanted);
-        if taken.is_ok() || lock_timeout == LockTimeout::NoWait {
-            return taken;
+        if self.grant_at_once(me, &wanted, lock_timeout != LockTimeout::NoWait)? {
+            return Ok(());
         }
-        warn_of_own(&taken);
-        drop(Held::take(Rank::Row));
         let waiting = InterruptibleWait::begin(me);
         if waiting.is_interrupted() {
             return Err(LockError::Interrupted);
@@ -223,6 +220,25 @@ impl LockManager {
         let Some(mut wait) = self.enqueue(me, wanted, began)? else { return Ok(()) };
         wait.last(lock_timeout, &waiting);
         wait.end(waiting.is_interrupted())
+    }
+
+    /// Takes a lock, if nothing is in its way. Returns `false` if the owner has to wait for it, and may.
+    ///
+    /// # Errors
+    /// [`LockError::Busy`]: it would have to wait, and may not.
+    fn grant_at_once(
+        &self,
+        me: &Arc<LockOwner>,
+        wanted: &LockRequest,
+        may_wait: bool,
+    ) -> Result<bool, LockError> {
+        let taken = self.try_grant(me, wanted);
+        if taken.is_ok() || !may_wait {
+            return taken.map(|()| true);
+        }
+        warn_of_own(&taken);
+        drop(Held::take(Rank::Row));
+        Ok(false)
     }
 
     /// Converts the implicit lock of a transaction on a row that it has written into an explicit one, so that others

@@ -24,11 +24,11 @@
 
 use core::time::Duration;
 
-use super::{LockManager, LockRequest, mode::TableMode, owner::LockOwner, wait::EnqueuedWait, warn_of_own};
+use super::{LockManager, LockRequest, mode::TableMode, owner::LockOwner, wait::EnqueuedWait};
 use crate::{
     error::{Error, LockError, Result},
     ids::SpaceId,
-    sync::{Arc, Held, InterruptibleWait, Rank},
+    sync::{Arc, InterruptibleWait},
 };
 
 /// The length of the first turn.
@@ -58,12 +58,9 @@ impl LockManager {
             me.id()
         );
         let wanted = LockRequest::Table(space, mode);
-        let taken = self.try_grant(me, &wanted);
-        if taken.is_ok() || at_most.is_zero() {
-            return Ok(taken?);
+        if self.grant_at_once(me, &wanted, !at_most.is_zero())? {
+            return Ok(());
         }
-        warn_of_own(&taken);
-        drop(Held::take(Rank::Row));
         let (began, waiting_thread) = (self.env.now(), InterruptibleWait::begin(me));
         let mut turn = FIRST_TURN;
         loop {
@@ -100,12 +97,9 @@ impl LockManager {
         at_most: Duration,
         between: &mut dyn FnMut() -> Result<bool>,
     ) -> Result<()> {
-        let taken = self.try_grant(me, &wanted);
-        if taken.is_ok() || at_most.is_zero() {
-            return Ok(taken?);
+        if self.grant_at_once(me, &wanted, !at_most.is_zero())? {
+            return Ok(());
         }
-        warn_of_own(&taken);
-        drop(Held::take(Rank::Row));
         let (began, waiting_thread) = (self.env.now(), InterruptibleWait::begin(me));
         if waiting_thread.is_interrupted() {
             return Err(LockError::Interrupted.into());
