@@ -29,7 +29,7 @@ use crate::{
     store::Tree,
     sync::{Arc, CountedInside},
     txn::{
-        EntryForm, Extraction,
+        EntryForm, Extraction, Ids,
         row::{ENTRY_VALUE_MAX, Entry, SuppliedEntry, check_length},
     },
 };
@@ -210,6 +210,17 @@ impl<'a, 'f> EntryMaker<'a, 'f> {
         let may_repeat = self.index.unique && !entry.is_unique;
         let tail = EntryTail::new(&entry.value, may_repeat);
         entries.push(entry.key, tail);
+    }
+
+    /// Writes collected entries to a run, if there are any in memory.
+    ///
+    /// # Errors
+    /// Two entries are equal; I/O, a full disk.
+    pub(super) fn spill(&self, entries: &mut Runs<EntryTail>, ids: &Ids) -> Result<()> {
+        if entries.bytes() == 0 {
+            return Ok(());
+        }
+        entries.spill(ids.space()?).map_err(|error| self.of_equal_entries(error))
     }
 
     /// Returns an entry that was collected.

@@ -327,16 +327,10 @@ impl Catalog {
                     new.indexes.iter().map(|index| function_of(&new.name, index, make.as_ref())).collect()
                 })
                 .collect();
-            let mut makers: Vec<Vec<EntryMaker<'_, '_>>> = Vec::with_capacity(all.len());
-            for (new, functions) in all.iter().zip(&mut functions) {
-                let mut of_table = Vec::with_capacity(new.indexes.len());
-                for ((index, tree), function) in new.indexes.iter().zip(&new.trees).zip(functions) {
-                    let extraction = index.extractor.as_ref().map(|extractor| self.extractors.of(extractor));
-                    let function: Option<&mut MakeEntry<'_>> = function.as_deref_mut();
-                    of_table.push(EntryMaker::new(&new.name, index, tree, function, extraction));
-                }
-                makers.push(of_table);
-            }
+            let of_tables = all.iter().zip(&mut functions);
+            let makers: Vec<_> = of_tables
+                .map(|(new, functions)| self.makers(&new.name, &new.indexes, &new.trees, functions))
+                .collect();
             let of = all.iter().zip(&makers).zip(deferred);
             let fillers: Vec<_> =
                 of.map(|((new, makers), deferred)| IndexFiller::new(self, new, makers, deferred)).collect();
@@ -429,6 +423,24 @@ impl Catalog {
                 return Ok((lock, closed));
             }
         }
+    }
+}
+
+impl Catalog {
+    /// Returns what makes the entries of new indexes of a table, in these trees.
+    pub(super) fn makers<'m, 'f>(
+        &'m self,
+        table: &'m str,
+        indexes: &'m [IndexRecord],
+        trees: &'m [Arc<Tree>],
+        functions: &'m mut [Option<Box<MakeEntry<'f>>>],
+    ) -> Vec<EntryMaker<'m, 'f>> {
+        let of = indexes.iter().zip(trees).zip(functions);
+        of.map(|((index, tree), function)| {
+            let extraction = index.extractor.as_ref().map(|extractor| self.extractors.of(extractor));
+            EntryMaker::new(table, index, tree, function.as_deref_mut(), extraction)
+        })
+        .collect()
     }
 }
 

@@ -391,10 +391,7 @@ impl TableLoader {
             self.unsorted.spill(ids.space()?)?;
         }
         for n in 0..self.entries.len() {
-            if self.entries[n].bytes() > 0 {
-                let spilled = self.entries[n].spill(ids.space()?);
-                spilled.map_err(|error| maker(&self.name, &self.schema, n).of_equal_entries(error))?;
-            }
+            maker(&self.name, &self.schema, n).spill(&mut self.entries[n], ids)?;
         }
         Ok(())
     }
@@ -444,6 +441,10 @@ fn write_rows(pool: &BufferPool, clustered: &Tree, rows: i64) -> Result<()> {
     tablespace::write_rows(pool, space)
 }
 
+/// Loads the entries of the index with number `n` into its tree.
+///
+/// # Errors
+/// [`SchemaError::DuplicateInputKey`]; errors of the log.
 pub(super) fn fill_secondary(
     (n, maker): (usize, &EntryMaker<'_, '_>),
     tree: &Arc<Tree>,

@@ -18,7 +18,7 @@ use std::panic::resume_unwind;
 use super::{
     auto_increment::Counter,
     definition::TableDefinition,
-    entry_maker::{EntryMaker, MakeEntry},
+    entry_maker::EntryMaker,
     group::TableChanges,
     index_build::{MakeEntryOf, function_of},
     key,
@@ -287,12 +287,7 @@ impl Catalog {
         let make = make.map(RefCell::new);
         let mut functions: Vec<_> =
             indexes.iter().map(|index| function_of(name, index, make.as_ref())).collect();
-        let makers = indexes.iter().zip(trees).zip(&mut functions).map(|((index, tree), function)| {
-            let extraction = index.extractor.as_ref().map(|extractor| self.extractors.of(extractor));
-            let function: Option<&mut MakeEntry<'_>> = function.as_deref_mut();
-            EntryMaker::new(name, index, tree, function, extraction)
-        });
-        let makers: Vec<EntryMaker<'_, '_>> = makers.collect();
+        let makers = self.makers(name, indexes, trees, &mut functions);
         let mut entries: Vec<Runs<EntryTail>> =
             indexes.iter().map(|_| Runs::new(self.pool.clone())).collect();
         let fill = || {
@@ -302,10 +297,13 @@ impl Catalog {
                         maker.check(&entry, value)?;
                         maker.collect(entry, entries);
                     }
-                    if entries.bytes() > self.pause.bounds().entries {
-                        let spilled = entries.spill(self.transactions.ids().space()?);
-                        spilled.map_err(|error| maker.of_equal_entries(error))?;
-                    }
+                }
+                if entries.iter().map(Runs::bytes).sum::<usize>() >= self.pause.bounds().entries {
+                    let ids = self.transactions.ids();
+                    makers
+                        .iter()
+                        .zip(&mut entries)
+                        .try_for_each(|(maker, entries)| maker.spill(entries, ids))?;
                 }
                 Ok(())
             })?;

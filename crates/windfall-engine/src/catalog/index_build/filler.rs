@@ -390,12 +390,9 @@ impl<'a, 'f> IndexFiller<'a, 'f> {
 
     /// Writes collected entries to runs.
     fn spill(&self, entries: &mut Collected) -> Result<()> {
-        for (at, entries) in self.trees.iter().zip(entries) {
-            if entries.bytes() > 0 {
-                self.work_on(at);
-                let spilled = entries.spill(self.catalog.transactions.ids().space()?);
-                spilled.map_err(|error| at.maker.of_equal_entries(error))?;
-            }
+        for (at, entries) in self.trees.iter().zip(entries).filter(|(_, entries)| entries.bytes() > 0) {
+            self.work_on(at);
+            at.maker.spill(entries, self.catalog.transactions.ids())?;
         }
         Ok(())
     }
