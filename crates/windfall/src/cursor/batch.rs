@@ -47,7 +47,7 @@ pub(crate) trait Sink {
     /// Returns whether it has a condition on entries.
     fn has_condition(&self) -> bool;
 
-    /// Evaluates the condition on an entry, in the version that the read returns.
+    /// Evaluates the condition on an entry, in the version that the read returns. Without one every entry holds.
     fn evaluate(&mut self, key: &[u8], value: &[u8]) -> Result<Condition>;
 
     /// Takes a row, with the lock on it that may be released. Returns whether the batch is full.
@@ -265,17 +265,13 @@ impl Cursor {
         }
         self.tree.space().check_live()?;
         let Self { entries, view: Some(view), at, form, .. } = self else { return Ok(Ahead::Passed) };
-        let (up, has_condition) = (matches!(step, Move::Next), sink.has_condition());
+        let up = matches!(step, Move::Next);
         while let Some((header, key, stored)) = entries.peek(up) {
             if !is_row_of_view(view, header) {
                 return Ok(Ahead::Passed);
             }
             let (value, row) = if form.is_none() { (&[][..], stored) } else { (stored, &[][..]) };
-            let condition = match header.is_deleted() {
-                true => Condition::Fails,
-                false if has_condition => sink.evaluate(key, value)?,
-                false => Condition::Holds,
-            };
+            let condition = if header.is_deleted() { Condition::Fails } else { sink.evaluate(key, value)? };
             let is_row = condition == Condition::Holds;
             let is_full = is_row && sink.push(EntryRef { key, value, row }, None)?;
             entries.go_to_peeked(up);
@@ -304,18 +300,15 @@ impl Cursor {
         tree.space().check_live()?;
         let visibility = Visibility::View(view, own);
         let (versions, space) = (engine.transactions.versions(), tree.space().id());
-        let (up, has_condition) = (matches!(step, Move::Next), sink.has_condition());
+        let up = matches!(step, Move::Next);
         let mut work = LongWork::default();
         while let Some((header, key, value)) = entries.peek(up) {
             work.step()?;
             if !is_row_of_view(view, header) {
                 return Ok(Ahead::Passed);
             }
-            let mut condition = match header.is_deleted() {
-                true => Condition::Fails,
-                false if has_condition => sink.evaluate(key, value)?,
-                false => Condition::Holds,
-            };
+            let mut condition =
+                if header.is_deleted() { Condition::Fails } else { sink.evaluate(key, value)? };
             if condition == Condition::Holds {
                 let row = split(form, (key, value), space, || owner.clone())?.row;
                 let entry = FoundEntry { index: tree, entry: key, header, value, row };
@@ -323,7 +316,7 @@ impl Cursor {
                 condition = match versions.get_by_entry(&call.clustered, entry, visibility, out)? {
                     false => Condition::Fails,
                     // This transaction has changed the entry since it was read ahead.
-                    true if has_condition && entry_value != value => sink.evaluate(key, entry_value)?,
+                    true if entry_value != value => sink.evaluate(key, entry_value)?,
                     true => Condition::Holds,
                 };
             }

@@ -127,8 +127,7 @@ fn stored_elsewhere(
 
 /// Replaces the stored value of an entry by the row's value, or by the first `window` bytes of that: of fields, by the
 /// [encoded](row) row that has the selected ones, and no bytes in the others. Nor are more bytes read than the set
-/// needs. After an error `out` has the stored value
-/// again.
+/// needs. After an error `out` has the stored value again.
 ///
 /// # Errors
 /// Damage, I/O; a chain that was freed.

@@ -267,12 +267,11 @@ impl Purge {
     /// left to the next call.
     pub fn purge_temporary(&self, stream: &Stream) {
         debug_assert!(stream.durability() == Durability::Temporary, "the worker purges what is logged");
-        while self
-            .context
-            .failpoint
-            .pass()
-            .map_or_else(|error| warn_of(&error), |()| self.step_in_temporary(stream))
-        {}
+        let step = || match self.context.failpoint.pass() {
+            Ok(()) => self.step_in_temporary(stream),
+            Err(error) => warn_of(&error),
+        };
+        while step() {}
     }
 
     /// Runs one step in a stream of temporary tables. Returns whether more work can be done at once.
