@@ -206,6 +206,27 @@ fn the_memory_of_several_sorts_is_bounded_as_one() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn the_memory_of_the_sorts_of_a_temporary_table_is_bounded_as_one() -> Result<()> {
+    // Each run has a tablespace.
+    let spaces = |indexes: u32| -> Result<u64> {
+        let (db, _) = open(&SimulatedDisk::new(1), 1)?;
+        let mut table = db.create_temporary_table("t", TableOptions::default())?;
+        (0..900).try_for_each(|n| table.insert(&row(n), format!("{n:05}").as_bytes()))?;
+        db.engine().catalog.pause.set_bounds(6_000, usize::MAX);
+        let next = || db.engine().transactions.ids().space().map(|space| space.0);
+        let before = next()?;
+        let add =
+            |changes: TableChanges, n| changes.add_index(&format!("i{n}"), IndexOptions::on_value(0..5));
+        assert!(table.alter((0..indexes).fold(TableChanges::default(), add))?.lsn.is_none());
+        assert_eq!(table.index("i0")?.range::<&[u8]>(..)?.count(), 900);
+        Ok(next()? - before)
+    };
+    let (one, three) = (spaces(1)?, spaces(3)?);
+    assert!(one > 5 && three > 6 * one, "{one} tablespaces, and {three} of three sorts");
+    Ok(())
+}
+
 /// The statement fails for a reason in the second index, or of its other changes, or is ended.
 #[test]
 fn an_alteration_whose_indexes_cannot_be_built_has_changed_nothing() -> Result<()> {
