@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use crate::{
     error::Result,
     row::FieldSet,
-    table::Table,
+    table::{NewRow, Table},
     tx_table::Access,
     txn::{Edit, FieldChange, Mode, SuppliedChange, Value},
 };
@@ -89,6 +89,43 @@ impl<A: Access> Table<A> {
     ) -> Result<()> {
         let edit = Edit::write(Value::Fields(fields), Mode::Update);
         self.change(key, edit.with_entries(entries)).map(drop)
+    }
+
+    /// Gives a row another key, and these fields, as [`Table::change_key_with`] does: a field that is kept is that of
+    /// the row with the old key. If it is long it is copied, 64 KiB at a time: read views, a rollback and purge find
+    /// the row with the old key, and its pages, as they were. With two equal keys it is [`Table::update_fields`].
+    ///
+    /// ```
+    /// # fn main() -> windfall::Result<()> {
+    /// # let folder = std::env::temp_dir().join(format!("windfall-key-fields-{}", std::process::id()));
+    /// # let db = windfall::Database::open(&folder, windfall::Options::default().buffer_pool_size(16 << 20))?;
+    /// use windfall::{FieldChange, TableOptions, row};
+    ///
+    /// let articles = db.create_table("articles", TableOptions::default())?;
+    /// let text = vec![b'.'; 1 << 20];
+    /// articles.insert_fields(b"draft", &[b"0 readers", &text], &[])?;
+    /// articles.change_key_fields(b"draft", b"1", &[FieldChange::Set(b"1 reader"), FieldChange::Keep], &[])?;
+    /// assert_eq!(articles.get(b"draft")?, None);
+    /// assert_eq!(row::field(&articles.get(b"1")?.unwrap(), 1), Some(&text[..]));
+    /// # db.close()?;
+    /// # std::fs::remove_dir_all(folder).ok();
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Table::change_key_with`] and [`Table::update_fields`]. The table is then unchanged.
+    pub fn change_key_fields(
+        &self,
+        old_key: &[u8],
+        new_key: &[u8],
+        fields: &[FieldChange<'_>],
+        entries: &[SuppliedChange<'_>],
+    ) -> Result<()> {
+        if old_key == new_key {
+            return self.update_fields(new_key, fields, entries);
+        }
+        self.change_key([old_key, new_key], NewRow::Fields(fields), entries)
     }
 
     /// Returns a handle of the same table whose reads need only these fields: those of single rows, of many, and of

@@ -10,6 +10,8 @@
 mod change;
 mod read;
 
+pub(crate) use change::NewRow;
+
 use core::ops::{Bound, RangeBounds};
 
 #[cfg(doc)]

@@ -22,11 +22,20 @@ use crate::{
     transaction::{Isolation, Transaction, TransactionOptions},
     tx_table::{Access, InTransaction},
     txn::{
-        Edit, Mode, RowTarget, Stop, SuppliedChange, Trx, Value, Watch,
+        Edit, FieldChange, Mode, RowTarget, Stop, SuppliedChange, Trx, Value, Watch,
         locks::{LockTimeout, TableMode, WholeTable as _},
         row::{self, SingleCall},
     },
 };
+
+/// What a row gets with another key.
+#[derive(Clone, Copy)]
+pub(crate) enum NewRow<'v> {
+    /// A value.
+    Value(&'v [u8]),
+    /// Fields, of which those that are kept are the row's own.
+    Fields(&'v [FieldChange<'v>]),
+}
 
 impl<A: Access> Table<A> {
     /// Inserts a row. Waits for locks on it up to the lock timeout, as every change does.
@@ -151,14 +160,25 @@ impl<A: Access> Table<A> {
         if old_key == new_key {
             return self.update_with(new_key, value, entries);
         }
+        self.change_key([old_key, new_key], NewRow::Value(value), entries)
+    }
+
+    /// Gives a row another key, by a deletion and an insertion.
+    pub(crate) fn change_key(
+        &self,
+        keys: [&[u8]; 2],
+        new: NewRow<'_>,
+        entries: &[SuppliedChange<'_>],
+    ) -> Result<()> {
+        debug_assert!(keys[0] != keys[1], "a row keeps its key, and is to be deleted and inserted");
         if let Some(transaction) = self.access.transaction() {
-            return transaction.atomically(|| self.move_row(old_key, new_key, value, entries));
+            return transaction.atomically(|| self.move_row(keys, new, entries));
         }
         loop {
             let options = TransactionOptions::default().isolation(Isolation::ReadCommitted);
             let transaction = Transaction::begin(self.engine.clone(), options, None);
             let within = self.with_access(InTransaction::new(&transaction));
-            match within.move_row(old_key, new_key, value, entries) {
+            match within.move_row(keys, new, entries) {
                 Ok(()) => {
                     transaction.commit()?;
                     self.purge_old_versions();
@@ -183,9 +203,8 @@ impl<A: Access> Table<A> {
     /// Deletes a row and inserts it again with another key. If it fails, the deletion may be made already.
     fn move_row(
         &self,
-        old_key: &[u8],
-        new_key: &[u8],
-        value: &[u8],
+        [old_key, new_key]: [&[u8]; 2],
+        new: NewRow<'_>,
         entries: &[SuppliedChange<'_>],
     ) -> Result<()> {
         type Entries<'e> = SmallVec<[SuppliedChange<'e>; 8]>;
@@ -195,7 +214,13 @@ impl<A: Access> Table<A> {
         if !self.delete_with(old_key, &before)? {
             return Err(SchemaError::NoRow(self.name.clone()).into());
         }
-        self.insert_with(new_key, value, &after)
+        let edit = match new {
+            NewRow::Value(value) => Edit::write(Value::Bytes(value), Mode::Insert),
+            NewRow::Fields(fields) => {
+                Edit::write(Value::Fields(fields), Mode::Insert).keeping_fields_of(old_key)
+            }
+        };
+        self.change(new_key, edit.with_entries(&after)).map(drop)
     }
 
     /// Inserts a row with a value of `length` bytes that is read from `source` piece by piece, so that it is never in

@@ -59,7 +59,29 @@ fn change(table: &Table<impl Access>, rows: &mut Rows, chance: &SimulatedEnv) ->
         rows.insert(key, new);
         return Ok(());
     };
-    match chance.random() % 10 {
+    match chance.random() % 12 {
+        10 | 11 => {
+            let new_key = vec![b'a' + (chance.random() % 14) as u8];
+            let is_taken = new_key != key && rows.contains_key(&new_key);
+            let mut new = old;
+            let mut fields = vec![FieldChange::Keep; new.len()];
+            let first = random_fields(chance).into_iter().next();
+            if let (Some(field), Some(first)) = (new.first_mut(), first) {
+                *field = first;
+            }
+            if let (Some(field), Some(change)) = (new.first(), fields.first_mut()) {
+                *change = FieldChange::Set(field);
+            }
+            let done = table.change_key_fields(&key, &new_key, &fields, &[]);
+            if is_taken {
+                let is_duplicate =
+                    matches!(done, Err(Error::Schema(crate::error::SchemaError::DuplicateKey { .. })));
+                return if is_duplicate { Ok(()) } else { done };
+            }
+            done?;
+            rows.remove(&key);
+            rows.insert(new_key, new);
+        }
         0 | 1 => {
             assert!(table.delete(&key)?, "row {key:?} of {:?}", old.iter().map(Vec::len).collect::<Vec<_>>());
             rows.remove(&key);
@@ -316,6 +338,60 @@ fn a_kept_field_is_neither_read_nor_written() -> Result<()> {
     let (frames, _) = costs(&|| table.get(b"row").map(drop))?;
     assert!(frames > 250, "the whole row is read with {frames} pages");
     assert!(some.get_into(b"row", &mut value)? && value == row::encode(&[&b"1"[..], b"", b"short"]));
+    Ok(())
+}
+
+/// Purge and rollback of either key free the chains of that key alone.
+#[test]
+fn a_row_with_another_key_has_chains_of_its_own() -> Result<()> {
+    let disk = SimulatedDisk::new(1);
+    let (db, env) = open(&disk, 1024)?;
+    let table = db.create_table("t", TableOptions::default())?;
+    let [long, other] = [vec![7; 200_000], vec![8; 3_000]];
+    table.insert_fields(b"old", &[b"0", &long, &other], &[])?;
+    let rows = |name: &[u8]| [(name.to_vec(), row::encode(&[&b"1"[..], &long, &other]))].into();
+    let fields = [FieldChange::Set(b"1"), FieldChange::Keep, FieldChange::Keep];
+    let pages = table.pages()?;
+    let options = TransactionOptions::default().isolation(Isolation::RepeatableRead);
+    let view = db.begin(options.consistent_snapshot());
+    table.change_key_fields(b"old", b"new", &fields, &[])?;
+    assert!(rows_of(&table) == rows(b"new"));
+    env.run_workers(100);
+    assert!(view.table(&table).get(b"old")?.unwrap() == row::encode(&[&b"0"[..], &long, &other]));
+    assert_eq!(view.table(&table).get(b"new")?, None);
+    drop(view);
+    env.run_workers(200);
+    assert!(rows_of(&table) == rows(b"new"), "purge of the old key");
+    assert_eq!(table.pages()?, pages, "the chains of the old key are not freed");
+    assert_rest(&db, &env, &disk, "purged");
+
+    for goes_back in [false, true] {
+        let trx = db.begin(TransactionOptions::default());
+        let within = trx.table(&table);
+        within.change_key_fields(b"new", b"third", &fields, &[])?;
+        if goes_back {
+            within.change_key_fields(b"third", b"new", &fields, &[])?;
+            assert!(within.get(b"new")?.unwrap() == row::encode(&[&b"1"[..], &long, &other]));
+        }
+        trx.rollback()?;
+        env.run_workers(200);
+        assert!(rows_of(&table) == rows(b"new"), "rolled back");
+        assert_eq!(table.pages()?, pages, "chains of a key change that was rolled back");
+    }
+    assert_rest(&db, &env, &disk, "rolled back");
+    // A row that was written as one value, and one whose key stays.
+    table.put(b"whole", &row::encode(&[&b"1"[..], &long]))?;
+    table.change_key_fields(b"whole", b"parts", &[FieldChange::Keep, FieldChange::Keep], &[])?;
+    assert!(table.get(b"parts")?.unwrap() == row::encode(&[&b"1"[..], &long]));
+    table.change_key_fields(b"parts", b"parts", &[FieldChange::Set(b"2"), FieldChange::Keep], &[])?;
+    assert!(table.get(b"parts")?.unwrap() == row::encode(&[&b"2"[..], &long]));
+    let missing = table.change_key_fields(b"parts", b"x", &[FieldChange::Keep; 3], &[]).unwrap_err();
+    assert_eq!(missing.to_string(), "the row of table t has 2 fields and no field 2 to keep: pass its bytes");
+    let missing = table.change_key_fields(b"none", b"x", &[FieldChange::Keep], &[]).unwrap_err();
+    assert!(matches!(missing, Error::Schema(crate::error::SchemaError::NoRow(_))));
+    assert!(table.get(b"parts")?.unwrap() == row::encode(&[&b"2"[..], &long]));
+    env.run_workers(200);
+    assert_rest(&db, &env, &disk, "changed");
     Ok(())
 }
 

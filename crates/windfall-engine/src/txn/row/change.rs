@@ -156,7 +156,7 @@ fn try_change<'e: 't, 't>(
     }
     let long = edit.fields().is_none() && length > tree.inline_limit() as u64;
     let mut plan = Plan::default();
-    let mut stored_before = Vec::new();
+    let (mut stored_before, mut stored_kept) = (Vec::new(), Vec::new());
     let (mut whole_before, mut new_fields, mut read_before) = (Cow::default(), None, None);
     if long
         || edit.fields().is_some()
@@ -194,11 +194,16 @@ fn try_change<'e: 't, 't>(
         let before = header.map(|_| &first_bytes[..]);
         let mut after = edit.indexed().map(Cow::Borrowed);
         if let Some(changes) = edit.fields() {
-            if let Some(header) = header {
-                whole_before = new_fields::read_to_keep(target, changes, header, &stored_before)?;
+            let kept_of = match edit.kept_from {
+                Some(other) => Some(new_fields::read_deleted(trx, target, other, &mut stored_kept)?),
+                None => header,
+            };
+            if let Some(header) = kept_of {
+                let stored = if edit.kept_from.is_some() { &stored_kept } else { &stored_before };
+                whole_before = new_fields::read_to_keep(target, changes, header, stored)?;
             }
-            let before = header.map(|header| (header, &whole_before[..]));
-            let fields = NewFields::new(target, changes, before)?;
+            let before = kept_of.map(|header| (header, &whole_before[..]));
+            let fields = NewFields::new(target, changes, before, edit.kept_from.is_some())?;
             let bytes = if needs_bytes { fields.indexed(target)? } else { Vec::new() };
             after = Some(Cow::Owned(bytes));
             new_fields = Some(fields);

@@ -91,6 +91,8 @@ pub struct Edit<'v> {
     pub(super) chains: Option<(SpaceId, Vec<(usize, OverflowRef)>)>,
     /// The row's entries in indexes of which the caller supplies them.
     pub(super) entries: Option<&'v [SuppliedChange<'v>]>,
+    /// The key of the row whose fields are kept, if it is another one: the transaction has deleted it.
+    pub(super) kept_from: Option<&'v [u8]>,
 }
 
 /// Fills `out` from a source.
@@ -103,18 +105,24 @@ pub(super) fn fill(source: &mut dyn Read, out: &mut [u8]) -> Result<()> {
 impl<'v> Edit<'v> {
     /// Creates a write.
     pub fn write(value: Value<'v>, mode: Mode) -> Self {
-        Self { value: Some((value, mode)), head: None, chains: None, entries: None }
+        Self { value: Some((value, mode)), ..Self::delete() }
     }
 
     /// Creates a deletion.
     pub fn delete() -> Self {
-        Self { value: None, head: None, chains: None, entries: None }
+        Self { value: None, head: None, chains: None, entries: None, kept_from: None }
     }
 
     /// Adds the row's entries in indexes of which the caller supplies them.
     #[must_use]
     pub fn with_entries(self, entries: &'v [SuppliedChange<'v>]) -> Self {
         Self { entries: Some(entries), ..self }
+    }
+
+    /// Keeps the fields of the row with this key, which the transaction has deleted.
+    #[must_use]
+    pub fn keeping_fields_of(self, key: &'v [u8]) -> Self {
+        Self { kept_from: Some(key), ..self }
     }
 
     pub(super) fn mode(&self) -> Option<Mode> {

@@ -124,6 +124,25 @@ pub(super) fn write_chain<'e: 't, 't>(
     Ok(writer.finish()?.0)
 }
 
+/// Copies an overflow chain, piece by piece. No other call may free it meanwhile.
+pub(super) fn copy_chain<'e: 't, 't>(
+    trx: &mut Trx<'e>,
+    target: &RowTarget<'t>,
+    chain: OverflowRef,
+) -> Result<OverflowRef> {
+    let mut writer = begin_chain(trx, target)?;
+    let mut reader = target.clustered.read_overflow(chain);
+    let length = usize::try_from(chain.length).unwrap_or(SOURCE_CHUNK_BYTES).min(SOURCE_CHUNK_BYTES);
+    let mut buffer = vec![0; length];
+    while reader.left() > 0 {
+        let n = reader.read(&mut buffer)?;
+        write_bytes(trx.transactions(), target, &mut writer, &buffer[..n])?;
+    }
+    let copy = writer.finish()?.0;
+    debug_assert!(copy.length == chain.length, "the copy of a chain has another length");
+    Ok(copy)
+}
+
 /// Writes a long value to an overflow chain.
 fn write_value<'e: 't, 't>(
     trx: &mut Trx<'e>,

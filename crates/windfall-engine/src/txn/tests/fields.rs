@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     env::Env as _,
-    error::Error,
+    error::{Error, SchemaError},
     row as encoded,
     sync::Arc,
     tablespace,
@@ -44,6 +44,22 @@ fn change_fields(
     .unwrap();
 }
 
+/// Gives a row another key.
+fn change_key(
+    trx: &mut Trx<'_>,
+    target: &RowTarget<'_>,
+    key: &[u8],
+    new_key: &[u8],
+    fields: &[FieldChange<'_>],
+) {
+    unblocked(trx, |trx| row::change(trx, target, key, &mut Edit::delete(), false).map(drop)).unwrap();
+    unblocked(trx, |trx| {
+        let mut edit = Edit::write(Value::Fields(fields), Mode::Insert).keeping_fields_of(key);
+        row::change(trx, target, new_key, &mut edit, false).map(drop)
+    })
+    .unwrap();
+}
+
 /// Returns a field: often so long that it needs a chain, or that it needs one next to others.
 fn random_field(env: &SimulatedEnv) -> Vec<u8> {
     let length = [0, 3, 200, 600, 1000, 5000, 20_000][(env.random() % 7) as usize];
@@ -63,7 +79,23 @@ fn change_some(trx: &mut Trx<'_>, target: &RowTarget<'_>, rows: &mut Fields, env
         rows.insert(key, new);
         return;
     };
-    match env.random() % 8 {
+    match env.random() % 9 {
+        // Another key, which the first field follows, and the other fields with it.
+        8 => {
+            let new_key = vec![b'a' + (env.random() % 9) as u8];
+            if rows.contains_key(&new_key) {
+                return;
+            }
+            let adds = env.random().is_multiple_of(2).then(|| random_field(env));
+            let mut fields = vec![FieldChange::Keep; old.len()];
+            fields[0] = FieldChange::Set(&new_key);
+            fields.extend(adds.as_deref().map(FieldChange::Set));
+            change_key(trx, target, &key, &new_key, &fields);
+            let mut new = rows.remove(&key).unwrap();
+            new[0].clone_from(&new_key);
+            new.extend(adds);
+            rows.insert(new_key, new);
+        }
         0 => {
             unblocked(trx, |trx| row::change(trx, target, &key, &mut Edit::delete(), false).map(drop))
                 .unwrap();
@@ -194,6 +226,65 @@ fn a_blocked_call_keeps_the_chains_of_its_own_fields() {
     base.purge_all();
     base.compare_pages().unwrap();
     assert!(pages() < written + 1, "the chain of the earlier attempt is left");
+}
+
+/// The row with the old key is read once, and cannot change while the call is blocked.
+#[test]
+fn a_blocked_key_change_keeps_the_copies_of_its_fields() {
+    let (base, _) = base(1);
+    let target = base.target(&[]);
+    let old = [vec![1; 10], vec![5; 70_000], vec![3; 900]];
+    let mut writer = Trx::new(&base.transactions);
+    let changes: Vec<_> = old.iter().map(|field| FieldChange::Set(field)).collect();
+    change_fields(&mut writer, &target, b"old", &changes, Mode::Insert);
+    writer.commit().unwrap();
+    let pages = || tablespace::pages_in_use(&base.pool, base.clustered.space()).unwrap().len();
+    let before = pages();
+    let mut other = Trx::new(&base.transactions);
+    let lock = base.lock_once(&mut other);
+    let watched = RowTarget { watch: Some(&*lock), ..base.target(&[]) };
+    let long = vec![8; 900];
+    let wanted = [FieldChange::Set(&long), FieldChange::Keep, FieldChange::Keep];
+    let mut edit = Edit::write(Value::Fields(&wanted), Mode::Insert).keeping_fields_of(b"old");
+    let mut trx = Trx::new(&base.transactions);
+    unblocked(&mut trx, |trx| row::change(trx, &target, b"old", &mut Edit::delete(), false).map(drop))
+        .unwrap();
+    let done = row::change(&mut trx, &watched, b"new", &mut edit, false);
+    assert!(matches!(done, Err(Stop::Blocked(_))), "{done:?}");
+    let copied = pages();
+    assert!(copied > before + 17, "{copied} pages");
+    other.rollback().unwrap();
+    row::change(&mut trx, &watched, b"new", &mut edit, false).unwrap();
+    assert_eq!(pages(), copied, "the fields were copied again");
+    trx.commit().unwrap();
+    base.purge_all();
+    let mut value = Vec::new();
+    assert!(value::get(&base.clustered, b"new", FieldSet::ALL, &mut value).unwrap());
+    assert!(value == encoded::encode(&[&long, &old[1], &old[2]]));
+    base.compare_pages().unwrap();
+    assert_eq!(pages(), before + 1, "the chains of the old row are left, or those of the attempt");
+}
+
+/// The chains of a deletion that has ended may be freed at any time.
+#[test]
+fn fields_are_kept_only_from_a_row_that_the_transaction_has_deleted() {
+    let (base, _) = base(1);
+    let target = base.target(&[]);
+    let long = vec![5; 20_000];
+    let fields = [FieldChange::Set(b"a"), FieldChange::Set(&long)];
+    let mut trx = Trx::new(&base.transactions);
+    change_fields(&mut trx, &target, b"row", &fields, Mode::Insert);
+    let keep = |trx: &mut Trx<'_>| {
+        let keep = [FieldChange::Set(b"b"), FieldChange::Keep];
+        let mut edit = Edit::write(Value::Fields(&keep), Mode::Insert).keeping_fields_of(b"row");
+        row::change(trx, &target, b"new", &mut edit, false)
+    };
+    let is_refused = |done| matches!(done, Err(Stop::Failed(Error::Schema(SchemaError::NoRow(_)))));
+    assert!(is_refused(keep(&mut trx)), "the row is not deleted");
+    unblocked(&mut trx, |trx| row::change(trx, &target, b"row", &mut Edit::delete(), false).map(drop))
+        .unwrap();
+    trx.commit().unwrap();
+    assert!(is_refused(keep(&mut Trx::new(&base.transactions))), "by a transaction that has ended");
 }
 
 /// Fields of up to 400 KB: a step of purge ends between two chains of one record, or within one.
