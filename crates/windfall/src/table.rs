@@ -257,7 +257,8 @@ impl<A: Access> Table<A> {
     }
 
     /// Returns the number of pages that the tree of the rows takes, with those of long values and the allocation map.
-    /// Reads a page per 2 GiB of the table (with pages of 16 KiB).
+    /// The first call after an opening reads a page per 2 GiB of the table (with pages of 16 KiB); later ones read a
+    /// number in memory.
     ///
     /// # Errors
     /// The table was dropped; I/O.

@@ -326,6 +326,42 @@ fn pages_and_levels_are_those_of_the_trees() {
     }
 }
 
+/// The number follows every change, and is counted again after an opening.
+#[test]
+fn the_number_of_pages_is_exact_after_a_crash() {
+    for seed in 0..4 {
+        let (mut disk, env) = (SimulatedDisk::new(seed), SimulatedEnv::new(seed));
+        let mut db = open(&disk, &env);
+        let unique = IndexOptions::on_value(0..1).unique();
+        db.create_table("t", TableOptions::default().index("first", unique)).unwrap();
+        let mut model = BTreeMap::new();
+        for round in 0..3 {
+            let table = db.table("t").unwrap();
+            let pages =
+                |table: &Table| [table.pages(), table.index("first").unwrap().pages()].map(Result::unwrap);
+            let counted = pages(&table);
+            let random = SmallRng::seed_from_u64(seed * 10 + round);
+            let mut rows = Rows { db, table, model, random };
+            (0..100).for_each(|_| rows.step());
+            let table;
+            Rows { db, table, model, .. } = rows;
+            db.checkpoint().unwrap();
+            let before = work_so_far();
+            let followed = pages(&table);
+            let work = work_so_far() - before;
+            assert_eq!((work.of(Work::Frame), work.of(Work::Latch)), (0, 0), "a page is read: {work:?}");
+            assert!(round > 0 || followed != counted, "nothing has changed");
+            drop(table);
+            // Without its workers: purge frees pages.
+            disk.crash();
+            drop(db);
+            disk = disk.restart(Survive::Everything);
+            db = open(&disk, &SimulatedEnv::new(2));
+            assert_eq!(pages(&db.table("t").unwrap()), followed, "seed {seed}, round {round}");
+        }
+    }
+}
+
 /// Creates a table of so many rows with an index, whose entries are in another order.
 fn sampled(db: &Database, rows: u32) -> Table {
     let options = TableOptions::default().index("i", IndexOptions::on_value(0..4));

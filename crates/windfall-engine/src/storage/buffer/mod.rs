@@ -31,6 +31,7 @@ pub(crate) mod interleavings;
 #[cfg(any(test, feature = "testing"))]
 mod invariants;
 mod low_water_mark;
+mod page_count;
 mod page_table;
 mod read_ahead;
 mod reclaim;
@@ -47,6 +48,7 @@ pub(crate) use doublewrite::BATCH_PAGES;
 pub(crate) use doublewrite::SMALLEST_ROOM;
 pub use doublewrite::{Copies, CopyFound, Doublewrite, words};
 use frame::{DIRTY, RETIRED, UNVERIFIED, WRITING};
+pub(crate) use page_count::Known;
 pub use read_ahead::READ_AHEAD_PAGES;
 pub use replace::with_reserved_frames;
 pub use space::{Durability, FileState, Space};

@@ -12,7 +12,7 @@
 //! of the two cases it is (test: `a_tablespace_dropped_at_its_first_page_is_handed_back_or_never_known`). The memory
 //! stays valid until the last handle is released (by type).
 
-use super::{dirty::DirtySet, page_table::PageTable, row_count::RowCount};
+use super::{dirty::DirtySet, page_count::PageCount, page_table::PageTable, row_count::RowCount};
 use crate::{
     error::{Error, Owner, Result},
     ids::{Lsn, SpaceId, TrxId},
@@ -74,6 +74,7 @@ pub struct Space {
     /// No page below this is free: a search for a free one may start here.
     free_hint: AtomicU32,
     map_groups: AtomicU32,
+    page_count: PageCount,
     /// The number of its resident pages; updated when pages are read in and evicted, never when they are used.
     resident: AtomicU32,
     /// The length in bytes for which the file is known to have blocks.
@@ -114,6 +115,7 @@ impl Space {
             has_pages: AtomicBool::new(false),
             free_hint: AtomicU32::new(0),
             map_groups: AtomicU32::new(0),
+            page_count: PageCount::default(),
             resident: AtomicU32::new(0),
             allocated: AtomicU64::new(0),
             failing: AtomicBool::new(false),
@@ -129,6 +131,11 @@ impl Space {
     /// having passed its gate hold it shared, for one undo record at a time; a check of the table holds it exclusively.
     pub fn check_lock(&self) -> &RwLock<()> {
         &self.check_lock
+    }
+
+    /// Returns the number of its pages that are in use, as far as they are counted.
+    pub(crate) fn page_count(&self) -> &PageCount {
+        &self.page_count
     }
 
     /// Returns the changes of the number of rows that its header does not have.
@@ -277,6 +284,7 @@ impl Space {
     pub(crate) fn forget(&self) {
         self.map_groups.store(0, Relaxed);
         self.free_hint.store(0, Relaxed);
+        self.page_count.forget();
     }
 
     /// Returns the number of its resident pages.

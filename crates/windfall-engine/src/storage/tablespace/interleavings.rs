@@ -1,4 +1,4 @@
-//! Interleavings of the deleter with drops, new tablespaces and the flusher.
+//! Interleavings of the deleter with drops, new tablespaces and the flusher, and of a count of pages with changes.
 
 use super::*;
 use crate::{
@@ -7,7 +7,7 @@ use crate::{
         interleavings::{EMPTY, PAGE_SIZE, PAGES, Prepared, SPACES, make_header},
     },
     disk::{Disk, FileName},
-    ids::{Lsn, SpaceId},
+    ids::{Lsn, PageNo, SpaceId},
     sync::model::{explore, spawn},
 };
 
@@ -71,5 +71,45 @@ fn a_file_is_deleted_after_its_drop_and_not_created_again() {
         assert_eq!([SPACES[0], EMPTY].map(is_there), [None; 2], "the file of a dropped tablespace is left");
         assert!(is_there(SPACES[1]).is_some(), "the file of a live tablespace is missing");
         assert_eq!(is_there(NEW), Some(PAGE_SIZE as u64), "the new file is not what was written");
+    });
+}
+
+/// Two threads count the pages of a tablespace, and a third one allocates a page and frees another one.
+///
+/// Catches: a group that is counted twice; a change that is counted twice, or not at all.
+#[test]
+fn pages_are_counted_while_others_change() {
+    let prepared = Prepared::new();
+    explore(2000, &["UncountedGroupChanges"], move || {
+        let base = prepared.open(16);
+        let (pool, space) = (base.pool.clone(), base.pool.attach(NEW, Durability::Logged));
+        let allocate = |pool: &BufferPool, space: &Arc<Space>| {
+            let mut mtr = Mtr::begin(pool).unwrap();
+            let slot = allocate(&mut mtr, space, PageType::Leaf, 0, PageNo(1)).unwrap();
+            let page = mtr.id(slot).page;
+            mtr.commit().unwrap();
+            page
+        };
+        let first = allocate(&pool, &space);
+        space.page_count().forget();
+        let changer = {
+            let (pool, space) = (pool.clone(), space.clone());
+            spawn(move || {
+                allocate(&pool, &space);
+                let mut mtr = Mtr::begin(&pool).unwrap();
+                let slot = mtr.latch(&space, first).unwrap();
+                let freeing = prepare_free(&mut mtr, &space, slot).unwrap();
+                free(&mut mtr, &space, freeing);
+                mtr.commit().unwrap();
+            })
+        };
+        let counter = {
+            let (pool, space) = (pool.clone(), space.clone());
+            spawn(move || count_pages(&pool, &space).unwrap())
+        };
+        let counted = [count_pages(&pool, &space).unwrap(), counter.join().unwrap()];
+        assert!(counted.iter().all(|pages| [2, 3].contains(pages)), "{counted:?}");
+        changer.join().unwrap();
+        assert_eq!(count_pages(&pool, &space).unwrap(), 2);
     });
 }

@@ -48,7 +48,7 @@ pub use deletion::{Deleter, Deletions};
 pub use rows::{rows, write_rows, write_rows_if_due};
 
 use crate::{
-    buffer::{BufferPool, Space},
+    buffer::{BufferPool, Known, Space},
     error::{CorruptError, Owner, Result, UsageError},
     ids::{PageId, PageNo},
     mtr::{Mtr, Slot},
@@ -121,7 +121,7 @@ pub mod fuzz {
     }
 }
 
-fn set_bit(mtr: &mut Mtr<'_>, map: Slot, bit: u32, used: bool) {
+fn set_bit(mtr: &mut Mtr<'_>, space: &Space, map: Slot, bit: u32, used: bool) {
     debug_assert!(bit < pages_a_map(mtr.pool().page_size()), "a map has no bit {bit}");
     let at = BITS_AT + bit as usize / 8;
     let byte = mtr.page(map).u8(at);
@@ -129,6 +129,11 @@ fn set_bit(mtr: &mut Mtr<'_>, map: Slot, bit: u32, used: bool) {
     debug_assert!((byte & mask != 0) != used, "bit {bit} is {used} already");
     let byte = if used { byte | mask } else { byte & !mask };
     mtr.apply(map, &PageOp::Write { at: at as u32, bytes: &[byte] });
+    let span = pages_a_map(mtr.pool().page_size());
+    // The last bit is that of no page.
+    if bit < span - 1 {
+        space.page_count().change(mtr.id(map).page.0 / span, used);
+    }
 }
 
 /// The map page of a group, latched.
@@ -140,22 +145,23 @@ enum Map {
 }
 
 /// Formats a map page, with its own bit set.
-fn make_map(mtr: &mut Mtr<'_>, map: Slot, before: Option<Slot>) {
+fn make_map(mtr: &mut Mtr<'_>, space: &Space, map: Slot, before: Option<Slot>) {
     debug_assert!(
         before.is_none_or(|before| mtr.id(before).page < mtr.id(map).page),
         "a new map does not follow the last one"
     );
     if let Some(before) = before {
         let last = pages_a_map(mtr.pool().page_size()) - 1;
-        set_bit(mtr, before, last, true);
+        set_bit(mtr, space, before, last, true);
     }
     mtr.apply(map, &PageOp::Format { kind: PageType::Map, level: 0 });
     if before.is_none() {
         let page_size = mtr.page(map).len() as u32;
         mtr.apply(map, &PageOp::Write { at: MAGIC_AT as u32, bytes: &MAGIC.to_le_bytes() });
         mtr.apply(map, &PageOp::Write { at: PAGE_SIZE_AT as u32, bytes: &page_size.to_le_bytes() });
+        space.page_count().begin_empty();
     }
-    set_bit(mtr, map, 0, true);
+    set_bit(mtr, space, map, 0, true);
 }
 
 /// Returns the last group with a latched map page.
@@ -255,10 +261,10 @@ pub fn allocate(
         // Before anything is changed, because there may be no frame available.
         let slot = mtr.latch_fresh(space, PageNo(first + bit))?;
         if let Map::New(map, before) = found {
-            make_map(mtr, map, before);
+            make_map(mtr, space, map, before);
             space.raise_map_groups(group + 1);
         }
-        set_bit(mtr, map, bit, true);
+        set_bit(mtr, space, map, bit, true);
         if hint / span == group {
             let next = first_free(mtr.page(map), 0).unwrap_or(span);
             space.raise_free_hint(hint, first + next);
@@ -310,7 +316,7 @@ pub fn free(mtr: &mut Mtr<'_>, space: &Space, freeing: Freeing) {
         "{no:?} is freed in the map of another group"
     );
     debug_assert!(page != map, "{no:?} is an allocation map, and is freed");
-    set_bit(mtr, map, no.0 % pages_a_map(mtr.pool().page_size()), false);
+    set_bit(mtr, space, map, no.0 % pages_a_map(mtr.pool().page_size()), false);
     mtr.apply(page, &PageOp::Format { kind: PageType::Free, level: 0 });
     space.lower_free_hint(no.0);
 }
@@ -345,20 +351,32 @@ pub fn group(pool: &BufferPool, space: &Arc<Space>, group: u32) -> Result<Group>
     Ok(Group { used, has_next })
 }
 
-/// Returns the number of pages in use, including map pages. Reads the map pages, one per 2 GiB of 16 KiB pages.
+/// Returns the number of pages in use, including map pages. The first call after an opening reads the map pages, one
+/// per 2 GiB of 16 KiB pages; later ones take no latch.
 ///
 /// # Errors
 /// Damage, I/O.
 pub fn count_pages(pool: &BufferPool, space: &Arc<Space>) -> Result<u64> {
-    let mut pages = 0;
-    for number in 0.. {
-        let group = group(pool, space, number)?;
-        pages += group.used.iter().map(|bits| u64::from(bits.count_ones())).sum::<u64>();
-        if !group.has_next {
-            break;
+    while space.has_pages() {
+        match space.page_count().known() {
+            Known::Pages(pages) => return Ok(pages),
+            Known::Before(group) => count_group(pool, space, group)?,
         }
     }
-    Ok(pages)
+    Ok(0)
+}
+
+/// Counts the pages of a group that exists, unless another thread has.
+fn count_group(pool: &BufferPool, space: &Arc<Space>, group: u32) -> Result<()> {
+    let span = pages_a_map(pool.page_size());
+    let first = PageNo(group * span);
+    let map = pool.share(space, first, Access::Scan)?;
+    let page = map.page();
+    ceiling::check_header(PageId { space: space.id(), page: first }, page)?;
+    let bits: u32 = (BITS_AT..page.len()).step_by(8).map(|at| page.u64(at).count_ones()).sum();
+    let has_next = is_used(page, span - 1);
+    space.page_count().add_group(group, u64::from(bits) - u64::from(has_next), !has_next);
+    Ok(())
 }
 
 /// Returns the pages in use, including map pages, in order. For tests and comparisons: reads every map page.

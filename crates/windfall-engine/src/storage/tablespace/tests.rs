@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 
 use super::{
-    BITS_AT, CounterKind, MAGIC_AT, allocate, ceiling, first_free, free, is_used, pages_a_map, pages_in_use,
-    prepare_free, set_bit, set_ceiling,
+    BITS_AT, CounterKind, MAGIC_AT, allocate, ceiling, count_group, count_pages, first_free, free, is_used,
+    pages_a_map, pages_in_use, prepare_free, set_bit, set_ceiling,
 };
 use crate::{
     buffer::{
-        BufferPool, Durability, Space,
+        BufferPool, Durability, Known, Space,
         test_pool::{PAGE_SIZE, new_pool},
     },
     disk::{Disk, FileName},
@@ -92,6 +92,7 @@ impl Base {
             bytes[*bit as usize / 8] &= !(1 << (bit % 8));
         }
         mtr.apply(map, &PageOp::Write { at: BITS_AT as u32, bytes: &bytes });
+        self.space.page_count().forget();
         mtr.commit().unwrap();
     }
 }
@@ -160,7 +161,7 @@ fn a_map_page_that_is_marked_as_free_is_not_allocated() {
     base.allocate(1);
     let mut mtr = Mtr::begin(&base.pool).unwrap();
     let map = mtr.latch(&base.space, PageNo::HEADER).unwrap();
-    set_bit(&mut mtr, map, 0, false);
+    set_bit(&mut mtr, &base.space, map, 0, false);
     mtr.commit().unwrap();
     let mut mtr = Mtr::begin(&base.pool).unwrap();
     let error = allocate(&mut mtr, &base.space, PageType::Leaf, 0, PageNo::HEADER).unwrap_err();
@@ -285,6 +286,43 @@ fn maps_are_latched_in_rising_order_after_a_restart() {
     let latched: Vec<u32> = mtr.latched(base.space.id()).map(|page| page.0).collect();
     assert_eq!(latched, [1, 0, 7], "a map that is full stays latched");
     mtr.commit().unwrap();
+}
+
+#[test]
+fn pages_are_counted_once_and_then_follow_the_maps() {
+    let base = Base::new();
+    let count = || count_pages(&base.pool, &base.space).unwrap();
+    let used = || base.used().len() as u64;
+    assert_eq!(count(), 0);
+    assert_eq!(base.allocate(0), 1);
+    assert_eq!(base.space.page_count().known(), Known::Pages(2), "a new tablespace is not counted");
+    for group in 0..2 {
+        base.fill(group, &[]);
+        assert_eq!(count(), used());
+        assert_eq!(base.allocate(group * SPAN), (group + 1) * SPAN + 1);
+        assert_eq!(count(), used(), "with the page and a new map");
+    }
+    base.fill(0, &[7, 8]);
+    base.fill(1, &[7, 8]);
+    for counted in 0..=3 {
+        base.space.forget();
+        for group in 0..counted {
+            count_group(&base.pool, &base.space, group).unwrap();
+            // As a thread does that was slower.
+            count_group(&base.pool, &base.space, group).unwrap();
+        }
+        let expected = if counted < 3 { Known::Before(counted) } else { Known::Pages(used()) };
+        assert_eq!(base.space.page_count().known(), expected);
+        let pages = [0, SPAN, 2 * SPAN].map(|near| base.allocate(near));
+        assert_eq!(pages[..2], [7, SPAN + 7]);
+        assert_eq!(count(), used(), "{counted} groups were counted before the pages were allocated");
+        base.space.forget();
+        (0..counted).for_each(|group| count_group(&base.pool, &base.space, group).unwrap());
+        for page in pages {
+            base.free(page).unwrap();
+        }
+        assert_eq!(count(), used(), "{counted} groups were counted before the pages were freed");
+    }
 }
 
 /// One mini-transaction frees and allocates: it does not get pages that are free below a map that it has latched.
