@@ -12,6 +12,7 @@ mod options;
 mod statement;
 
 pub use options::{IndexOptions, TableOptions};
+pub(crate) use statement::StatementOptions;
 
 use core::time::Duration;
 use std::{
@@ -66,8 +67,8 @@ pub struct TableInfo {
 #[derive(Clone, Debug)]
 pub struct Database {
     pub(crate) engine: Arc<Engine>,
-    /// The timeout of its DDL statements, if [`Database::with_ddl_timeout`] has set one.
-    statement_wait: Option<Duration>,
+    /// What it has set for its DDL statements.
+    statement_options: StatementOptions,
     /// What interrupts them and the transactions that it begins, if [`Database::with_interrupt`] has set one.
     interrupt: Option<InterruptHandle>,
 }
@@ -108,7 +109,7 @@ impl Database {
             target: "windfall::engine",
             tables, frames, log_end = engine.log.end().0, "the database is open",
         );
-        Self { engine: Arc::new(engine), statement_wait: None, interrupt: None }
+        Self { engine: Arc::new(engine), statement_options: StatementOptions::default(), interrupt: None }
     }
 
     #[cfg(test)]

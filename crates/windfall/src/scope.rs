@@ -41,6 +41,7 @@ use smallvec::SmallVec;
 use self::statement::{SavepointNumbers, SetSavepoints, Statements};
 use crate::{
     catalog::{Catalog, DdlOptions},
+    database::StatementOptions,
     engine::Engine,
     error::{Error, LockError, Owner, Result, TransactionError},
     ids::{SpaceId, TrxId},
@@ -327,11 +328,11 @@ impl Scope {
         LockTimeout::of(self.lock_wait.get().unwrap_or_else(|| self.engine.lock_wait()))
     }
 
-    /// Runs DDL statements in the name of the transaction, as a call of it: with its lock owner, and the time that they
-    /// may wait. Its own locks do not block them.
+    /// Runs DDL statements in the name of the transaction, as a call of it: with its lock owner, and its lock timeout
+    /// unless the options have another. Its own locks do not block them.
     pub(crate) fn run_statement<T>(
         &self,
-        wait: Option<Duration>,
+        options: StatementOptions,
         run: impl FnOnce(&Catalog, &Arc<LockOwner>, DdlOptions) -> Result<T>,
     ) -> Result<T> {
         self.check_may_change()?;
@@ -339,9 +340,10 @@ impl Scope {
         self.call(|inner| {
             let lock_owner = self.running(inner).lock_owner()?;
             // Another statement may hold a name and wait for this transaction: no wait is without a limit.
-            let wait = wait.or_else(|| self.lock_wait.get()).unwrap_or_else(|| engine.lock_wait());
-            let until = Some(engine.env.now().saturating_add(wait));
-            let done = run(&engine.catalog, &lock_owner, DdlOptions { flush: engine.flush_mode(), until });
+            let own_wait = || self.lock_wait.get().unwrap_or_else(|| engine.lock_wait());
+            let wait = Some(options.wait.unwrap_or_else(own_wait));
+            let options = StatementOptions { wait, ..options };
+            let done = run(&engine.catalog, &lock_owner, options.begin(engine));
             // Tables may have other trees now: the next call on each requests its lock again.
             inner.tables.clear();
             done

@@ -18,7 +18,7 @@ use windfall::{
     Database, DdlGroup, Error, FlushLog, IndexOptions, Result, TableOptions, TransactionOptions,
     error::{LockError, SchemaError, UsageError},
 };
-use windfall_sim::{SimulatedDisk, SimulatedEnv};
+use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
 
 fn indexed() -> TableOptions {
     TableOptions::default().index("i", IndexOptions::on_value(0..4))
@@ -392,4 +392,66 @@ fn a_rename_frees_no_table() -> Result<()> {
     db.table("b")?.put(&key(7), b"it can be used")?;
     assert_eq!(db.check()?.findings, Vec::<String>::new());
     Ok(())
+}
+
+/// Every kind of statement, by a handle with a durability of its own.
+#[test]
+fn the_durability_of_statements_is_that_of_their_handle() -> Result<()> {
+    type Statement = fn(&Database) -> Result<()>;
+    let statements: [(&str, Statement); 9] = [
+        ("create", |db| db.create_table("c", indexed()).map(drop)),
+        ("drop", |db| db.drop_table("a").map(drop)),
+        ("truncate", |db| db.truncate_table("a").map(drop)),
+        ("rename", |db| db.rename_table("a", "c")),
+        ("index", |db| db.create_index("a", "j", IndexOptions::on_value(0..1))),
+        ("group", |db| {
+            let mut group = db.ddl();
+            group.drop_table("a").rename_table("b", "a");
+            group.commit().map(drop)
+        }),
+        ("in a transaction", |db| {
+            let trx = db.begin(TransactionOptions::default());
+            db.ddl().drop_table("a").commit_in(&trx)?;
+            trx.rollback()
+        }),
+        ("alteration", |db| {
+            let new = windfall::TableChanges::default().add_index("j", IndexOptions::on_value(0..1));
+            db.build_indexes("a", new)?.finish(windfall::TableChanges::default()).map(drop)
+        }),
+        ("load", |db| {
+            let mut load = db.load_table("empty")?;
+            load.push(&key(0), b"loaded", &[])?;
+            load.finish()
+        }),
+    ];
+    for (what, statement) in statements {
+        for (mode, of_handle) in [(FlushLog::Sync, FlushLog::Lazy), (FlushLog::Lazy, FlushLog::Sync)] {
+            let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+            let open = |disk: SimulatedDisk, env: &SimulatedEnv| {
+                let options = small_options().flush_log_at_trx_commit(mode);
+                Database::open_on(Arc::new(disk), Arc::new(env.clone()), &options, &|_| {})
+            };
+            let db = open(disk.clone(), &env)?;
+            create(&db, &["a", "b"])?;
+            db.create_table("empty", TableOptions::default())?;
+            db.flush_log()?;
+            let before = (state(&db)?, indexes(&db)?);
+            let handle = db.with_ddl_timeout(Duration::from_secs(1)).with_ddl_flush(of_handle);
+            statement(&handle.with_ddl_timeout(Duration::from_secs(2)))?;
+            let after = (state(&db)?, indexes(&db)?);
+            assert_ne!(before, after, "{what} changes nothing");
+            let left = open(disk.survivor(Survive::Nothing), &SimulatedEnv::new(2))?;
+            let expected = if of_handle == FlushLog::Sync { &after } else { &before };
+            assert_eq!((state(&left)?, indexes(&left)?), *expected, "{what} with {of_handle:?}");
+            db.flush_log()?;
+            let left = open(disk.survivor(Survive::Nothing), &SimulatedEnv::new(2))?;
+            assert_eq!((state(&left)?, indexes(&left)?), after, "{what} with {of_handle:?}, flushed");
+        }
+    }
+    Ok(())
+}
+
+/// Returns the indexes of each table.
+fn indexes(db: &Database) -> Result<Vec<Vec<String>>> {
+    Ok(db.tables()?.into_iter().map(|info| info.indexes).collect())
 }

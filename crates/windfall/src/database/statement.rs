@@ -1,6 +1,7 @@
-//! The waits of DDL statements: how long they last, and what ends them.
+//! How DDL statements wait, what ends their waits, and when they are durable.
 //!
-//! **Purpose.** A handle of a database has its own timeout and interrupt for the statements that are made with it.
+//! **Purpose.** A handle of a database has its own timeout, interrupt and durability for the statements that are made
+//! with it.
 //!
 //! **Invariants.** Every DDL statement is run by [`Database::statement`] (test:
 //! `an_interrupt_ends_the_waits_of_every_statement`), or in the name of a transaction by [`Database::statement_in`]
@@ -11,12 +12,33 @@ use core::time::Duration;
 use super::Database;
 use crate::{
     catalog::{Catalog, DdlOptions},
+    engine::Engine,
     error::Result,
     interrupt::InterruptHandle,
+    log::FlushLog,
     scope::Scope,
     sync::{Arc, Interruptible},
     txn::locks::LockOwner,
 };
+
+/// What a handle sets for its DDL statements.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct StatementOptions {
+    /// How long they wait, if [`Database::with_ddl_timeout`] has set it.
+    pub(crate) wait: Option<Duration>,
+    /// When they are durable, if [`Database::with_ddl_flush`] has set it.
+    pub(crate) flush: Option<FlushLog>,
+}
+
+impl StatementOptions {
+    /// Returns the options of a statement that begins now.
+    pub(crate) fn begin(self, engine: &Engine) -> DdlOptions {
+        DdlOptions {
+            flush: self.flush.unwrap_or_else(|| engine.flush_mode()),
+            until: self.wait.map(|at_most| engine.env.now().saturating_add(at_most)),
+        }
+    }
+}
 
 impl Database {
     /// Returns a handle of the same database with DDL statements that wait at most this long for transactions and other
@@ -47,7 +69,36 @@ impl Database {
     /// [`Options::lock_wait_timeout`]: crate::Options::lock_wait_timeout
     #[must_use]
     pub fn with_ddl_timeout(&self, at_most: Duration) -> Self {
-        Self { statement_wait: Some(at_most), ..self.clone() }
+        let options = StatementOptions { wait: Some(at_most), ..self.statement_options };
+        Self { statement_options: options, ..self.clone() }
+    }
+
+    /// Returns a handle of the same database with DDL statements that are durable as this mode says, whatever
+    /// `flush_log_at_trx_commit` is. With [`FlushLog::Lazy`] many statements, such as one for each partition of a
+    /// table, cost one sync: that of [`Database::flush_log`] after the last, or of the next commit that is synced. A
+    /// crash before it undoes the last of them, each as a whole. With [`FlushLog::Sync`] a statement is durable when it
+    /// returns, also where commits are not.
+    ///
+    /// ```
+    /// # fn main() -> windfall::Result<()> {
+    /// # let folder = std::env::temp_dir().join(format!("windfall-flush-{}", std::process::id()));
+    /// # let db = windfall::Database::open(&folder, windfall::Options::default().buffer_pool_size(16 << 20))?;
+    /// use windfall::{FlushLog, TableOptions};
+    ///
+    /// let lazily = db.with_ddl_flush(FlushLog::Lazy);
+    /// for n in 0..10 {
+    ///     lazily.create_table(&format!("orders#p{n}"), TableOptions::default())?;
+    /// }
+    /// db.flush_log()?; // all of them
+    /// # db.close()?;
+    /// # std::fs::remove_dir_all(folder).ok();
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn with_ddl_flush(&self, mode: FlushLog) -> Self {
+        let options = StatementOptions { flush: Some(mode), ..self.statement_options };
+        Self { statement_options: options, ..self.clone() }
     }
 
     /// Returns a handle of the same database whose DDL statements and checks, and the transactions that it begins, are
@@ -89,8 +140,7 @@ impl Database {
     /// Runs a DDL statement, with the options of one that begins now.
     pub(crate) fn statement<T>(&self, run: impl FnOnce(&Catalog, DdlOptions) -> Result<T>) -> Result<T> {
         let _interruptible = self.interruptible();
-        let until = self.statement_wait.map(|at_most| self.engine.env.now().saturating_add(at_most));
-        run(&self.engine.catalog, DdlOptions { flush: self.engine.flush_mode(), until })
+        run(&self.engine.catalog, self.statement_options.begin(&self.engine))
     }
 
     /// Runs a DDL statement in the name of a transaction, which gets the lock owner of that.
@@ -101,6 +151,6 @@ impl Database {
     ) -> Result<T> {
         // If the transaction has an interrupt of its own, that applies.
         let _interruptible = self.interruptible();
-        scope.run_statement(self.statement_wait, run)
+        scope.run_statement(self.statement_options, run)
     }
 }
