@@ -10,9 +10,11 @@
 mod indexes;
 mod options;
 mod statement;
+mod table_info;
 
 pub use options::{IndexOptions, TableOptions};
 pub(crate) use statement::StatementOptions;
+pub use table_info::TableInfo;
 
 use core::time::Duration;
 use std::{
@@ -47,21 +49,6 @@ use crate::{
         trx::{prepared::PreparedTransaction, two_phase},
     },
 };
-
-/// Information about a table that is available without reading the table.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TableInfo {
-    /// The table's name.
-    pub name: String,
-    /// The names of its secondary indexes.
-    pub indexes: Vec<String>,
-    /// Pages of the table that are in the buffer pool.
-    pub resident_pages: u64,
-    /// Pages of the table in the buffer pool with changes that are not yet written to its files.
-    pub dirty_pages: u64,
-    /// The size of its data files in bytes; zero for a table that was never flushed.
-    pub file_bytes: u64,
-}
 
 /// An open database.
 #[derive(Clone, Debug)]
@@ -443,28 +430,7 @@ impl Database {
     }
 
     fn infos(&self, named: Vec<(Arc<str>, Arc<CatalogTable>)>) -> Result<Vec<TableInfo>> {
-        let mut tables = Vec::with_capacity(named.len());
-        for (name, table) in named {
-            let schema = table.schema();
-            let mut info = TableInfo {
-                name: name.to_string(),
-                indexes: schema.record.indexes.iter().map(|index| index.name.to_string()).collect(),
-                resident_pages: 0,
-                dirty_pages: 0,
-                file_bytes: 0,
-            };
-            for tree in schema.trees() {
-                let space = tree.space();
-                info.resident_pages += u64::from(space.resident());
-                info.dirty_pages += space.dirty_pages() as u64;
-                if space.file() != crate::buffer::FileState::None {
-                    let file = crate::disk::FileName::Data(space.id());
-                    info.file_bytes += self.engine.disk.len(file)?.unwrap_or(0);
-                }
-            }
-            tables.push(info);
-        }
-        Ok(tables)
+        named.iter().map(|(name, table)| TableInfo::of(&self.engine, name, table)).collect()
     }
 
     /// Drops a table. Waits for transactions that have locked the table ([`Database::with_ddl_timeout`]), by a change

@@ -326,6 +326,34 @@ fn pages_and_levels_are_those_of_the_trees() {
     }
 }
 
+#[test]
+fn a_table_has_the_information_that_the_list_has() {
+    let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+    let db = open(&disk, &env);
+    let by_first = TableOptions::default().index("first", IndexOptions::on_value(0..1));
+    let table = db.create_table("t", by_first).unwrap();
+    db.create_table("t and more", TableOptions::default()).unwrap();
+    let is_listed = || {
+        let listed = db.tables_with_prefix("t").unwrap().swap_remove(0);
+        assert_eq!(table.info().unwrap(), listed);
+        listed
+    };
+    assert_eq!((is_listed().resident_pages, is_listed().file_bytes), (0, 0));
+    (0..100).for_each(|n| table.insert(&key(n), &[1; 500]).unwrap());
+    assert!(is_listed().dirty_pages > 10);
+    db.checkpoint().unwrap();
+    let info = is_listed();
+    assert!(info.dirty_pages == 0 && info.file_bytes > 50_000 && info.indexes == ["first"], "{info:?}");
+    let trx = db.begin(TransactionOptions::default());
+    assert_eq!(trx.table(&table).info().unwrap(), info);
+    let temporary = db.create_temporary_table("temporary", TableOptions::default()).unwrap();
+    temporary.insert(b"key", b"value").unwrap();
+    let info = temporary.info().unwrap();
+    assert_eq!((&*info.name, info.resident_pages, info.file_bytes), ("temporary", 2, 0));
+    db.drop_table("t").unwrap();
+    assert!(matches!(table.info().unwrap_err(), Error::TableDropped(_)));
+}
+
 /// The number follows every change, and is counted again after an opening.
 #[test]
 fn the_number_of_pages_is_exact_after_a_crash() {
