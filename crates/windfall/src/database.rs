@@ -166,10 +166,19 @@ impl Database {
     /// There is no prepared transaction of this name, or its handle still exists. The disk is full, and was so when the
     /// database was opened: otherwise log is reserved for the commit. The transaction then stays prepared.
     pub fn commit_prepared(&self, xid: &[u8]) -> Result<Option<Lsn>> {
+        self.commit_prepared_with(xid, self.engine.flush_mode())
+    }
+
+    /// As [`Database::commit_prepared`], but the commit is as durable as this mode says: a coordinator that recovers
+    /// ends any number of transactions with [`FlushLog::Lazy`], and then calls [`Database::flush_log`] once.
+    ///
+    /// # Errors
+    /// As [`Database::commit_prepared`].
+    pub fn commit_prepared_with(&self, xid: &[u8], mode: FlushLog) -> Result<Option<Lsn>> {
         self.engine.check_open()?;
         let end = two_phase::commit_prepared(&self.engine.transactions, xid)?;
         assert!(end.is_none_or(|end| end <= self.engine.log.end()), "a commit ends beyond the log's end");
-        self.engine.await_log(end, self.engine.flush_mode())?;
+        self.engine.await_log(end, mode)?;
         Ok(end)
     }
 
@@ -181,13 +190,22 @@ impl Database {
     /// prepared; [`TransactionError::RollingBack`](crate::error::TransactionError::RollingBack) if the rollback
     /// continues in the background.
     pub fn rollback_prepared(&self, xid: &[u8]) -> Result<()> {
+        self.rollback_prepared_with(xid, self.engine.flush_mode())
+    }
+
+    /// As [`Database::rollback_prepared`], but the rollback is as durable as this mode says. After a crash before that
+    /// the transaction is prepared again.
+    ///
+    /// # Errors
+    /// As [`Database::rollback_prepared`].
+    pub fn rollback_prepared_with(&self, xid: &[u8], mode: FlushLog) -> Result<()> {
         self.engine.check_open()?;
         let done = two_phase::rollback_prepared(&self.engine.transactions, xid)?;
         assert!(
             done.durable_to.is_none_or(|end| end <= self.engine.log.end()),
             "a prepare is revoked beyond the end of the log"
         );
-        self.engine.await_log(done.durable_to, self.engine.flush_mode())?;
+        self.engine.await_log(done.durable_to, mode)?;
         done.rollback
     }
 

@@ -197,6 +197,43 @@ fn a_coordinator_syncs_once_for_many() {
     assert_eq!((left.prepared().len(), left.table("t").unwrap().rows().unwrap().count()), (0, 50));
 }
 
+/// A coordinator that recovers ends transactions by their names, and syncs once.
+#[test]
+fn prepared_transactions_are_ended_by_name_with_one_sync() {
+    let (disk, _, db) = database();
+    let t = db.create_table("t", TableOptions::default()).unwrap();
+    for n in 0..20u8 {
+        let trx = begin(&db, Isolation::RepeatableRead);
+        trx.table(&t).put(&[n], &[n]).unwrap();
+        trx.prepare_with(&[n], FlushLog::Lazy).unwrap();
+    }
+    db.flush_log().unwrap();
+    let left = || {
+        let left = simulated(&disk.survivor(Survive::Nothing), &SimulatedEnv::new(2));
+        (left.prepared().len(), left.table("t").unwrap().rows().unwrap().count())
+    };
+    let end_all = |from: u8, mode| {
+        for n in from..from + 10 {
+            if n % 2 == 0 {
+                let end = db.commit_prepared_with(&[n], mode).unwrap().unwrap();
+                assert!(end <= db.log_end());
+            } else {
+                db.rollback_prepared_with(&[n], mode).unwrap();
+            }
+        }
+    };
+    let before = db.metrics().log_syncs;
+    end_all(0, FlushLog::Lazy);
+    assert_eq!(left(), (20, 0), "one of them is durable");
+    db.flush_log().unwrap();
+    let syncs = db.metrics().log_syncs - before;
+    assert!(syncs <= 2, "{syncs} syncs for 10 transactions");
+    assert_eq!(left(), (10, 5));
+    db.set_flush_log_at_trx_commit(FlushLog::Lazy);
+    end_all(10, FlushLog::Sync);
+    assert_eq!(left(), (0, 10), "the mode of the database counts");
+}
+
 /// The record that a coordinator has of a transaction.
 #[derive(Clone, Copy, Debug)]
 enum Known {
