@@ -14,7 +14,11 @@ use std::{
 
 use public_api::{Builder, PublicApi};
 use serde_json::Value;
-use windfall::{Database, Index, Session, Table, Transaction};
+use windfall::{
+    Batch, Cursor, CursorMemory, Database, DdlGroup, Index, IndexBatch, IndexCursor, IndexRange,
+    InterruptHandle, OneRow, Range, Scratch, Session, Table, TableAlteration, TableLoad, TemporaryTable,
+    Transaction, Values,
+};
 
 /// The crates below the API.
 const BELOW: [&str; 3] = ["windfall-base", "windfall-btree", "windfall-engine"];
@@ -147,4 +151,10 @@ fn handles_are_used_from_any_thread() {
     is_shared::<Index>();
     is_sent::<Session>();
     is_sent::<Transaction>();
+    is_sent::<(Cursor, IndexCursor, CursorMemory)>();
+    is_sent::<(Range, IndexRange)>();
+    is_sent::<(OneRow, Values, Batch, IndexBatch)>();
+    is_sent::<(DdlGroup, TableAlteration, TableLoad)>();
+    is_sent::<(TemporaryTable, Scratch)>();
+    is_shared::<InterruptHandle>();
 }
