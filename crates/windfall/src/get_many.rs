@@ -7,7 +7,8 @@
 //! **Invariants.** All values are of one moment, except in a locking read and at levels that read without a view
 //! (test: `many_rows_are_read_by_their_keys_at_one_moment`). A locking read locks the rows in the order of their keys
 //! (test: `reads_of_many_rows_do_not_deadlock_with_each_other`). After an error there are no values
-//! (test: `many_rows_are_read_by_their_keys_at_one_moment`).
+//! (test: `many_rows_are_read_by_their_keys_at_one_moment`). A read with a limit of bytes reads the first keys in their
+//! order, at least one, and neither reads nor locks a row behind them (test: `a_read_of_many_rows_ends_at_its_limit`).
 
 use crate::{
     error::Result,
@@ -19,13 +20,28 @@ use crate::{
     txn::{Visibility, locks::RowMode},
 };
 
+/// The value of the row with a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// It was not read.
+    Unread,
+    /// There is no such row.
+    NoRow,
+    /// From the first to before the second of the bytes.
+    Row(usize, usize),
+}
+
 /// The values of the rows that [`Table::get_many`] has read, in the order of the keys that it was called with. Used
 /// again, it keeps its memory.
 #[derive(Debug, Default)]
 pub struct Values {
     bytes: Vec<u8>,
-    /// For each key the place of its value in `bytes`; `None` without a row.
-    places: Vec<Option<(usize, usize)>>,
+    /// For each key the place of its value in `bytes`.
+    places: Vec<Place>,
+    /// The number of keys that were read.
+    read: usize,
+    /// A read ends when it has so many bytes of values.
+    byte_limit: Option<usize>,
     /// The places of the keys in the order in which they are read.
     order: Vec<usize>,
     /// The value that is being read.
@@ -46,13 +62,59 @@ struct PlacedLock {
 }
 
 impl Values {
-    /// Returns the value of the row with the key at this place; `None` if there is no such row, or no such place.
-    pub fn get(&self, place: usize) -> Option<&[u8]> {
-        let (start, end) = (*self.places.get(place)?)?;
-        Some(&self.bytes[start..end])
+    /// Returns values with a limit: a read ends when those that it has read have this many bytes, after one key at
+    /// least. The keys are read in their order: of keys in that order the first [`Values::keys_read`] were read. Read
+    /// the others by another call, which outside of transactions reads at another moment.
+    ///
+    /// ```
+    /// # fn main() -> windfall::Result<()> {
+    /// # let folder = std::env::temp_dir().join(format!("windfall-get-some-{}", std::process::id()));
+    /// # let db = windfall::Database::open(&folder, windfall::Options::default().buffer_pool_size(16 << 20))?;
+    /// use windfall::{TableOptions, Values};
+    ///
+    /// let images = db.create_table("images", TableOptions::default())?;
+    /// (0..10u8).try_for_each(|n| images.insert(&[n], &vec![n; 500_000]))?;
+    /// let (mut values, mut calls) = (Values::with_byte_limit(1 << 20), 0);
+    /// let mut keys: &[[u8; 1]] = &[[1], [3], [5], [7], [9]];
+    /// while !keys.is_empty() {
+    ///     images.get_many(keys, &mut values)?;
+    ///     keys = &keys[values.keys_read()..];
+    ///     calls += 1;
+    /// }
+    /// assert_eq!(calls, 2);
+    /// # db.close()?;
+    /// # std::fs::remove_dir_all(folder).ok();
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn with_byte_limit(bytes: usize) -> Self {
+        Self { byte_limit: Some(bytes), ..Self::default() }
     }
 
-    /// Returns the number of keys.
+    /// Returns the number of keys that were read: all of them, unless a limit of bytes has ended the read.
+    pub fn keys_read(&self) -> usize {
+        self.read
+    }
+
+    /// Returns whether the key at this place was read.
+    pub fn is_read(&self, place: usize) -> bool {
+        self.places.get(place).is_some_and(|place| *place != Place::Unread)
+    }
+
+    fn value_at(&self, place: Place) -> Option<&[u8]> {
+        match place {
+            Place::Row(start, end) => Some(&self.bytes[start..end]),
+            Place::Unread | Place::NoRow => None,
+        }
+    }
+
+    /// Returns the value of the row with the key at this place; `None` if there is no such row, or no such place, or it
+    /// was not read ([`Values::is_read`]).
+    pub fn get(&self, place: usize) -> Option<&[u8]> {
+        self.value_at(*self.places.get(place)?)
+    }
+
+    /// Returns the number of keys, also of those that were not read.
     pub fn len(&self) -> usize {
         self.places.len()
     }
@@ -62,14 +124,15 @@ impl Values {
         self.places.is_empty()
     }
 
-    /// Returns the values in the order of the keys, `None` for each key without a row.
+    /// Returns the values in the order of the keys, `None` for each key without a row or that was not read.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Option<&[u8]>> {
-        self.places.iter().map(|place| place.map(|(start, end)| &self.bytes[start..end]))
+        self.places.iter().map(|place| self.value_at(*place))
     }
 
     fn clear(&mut self) {
         self.bytes.clear();
         self.places.clear();
+        self.read = 0;
         self.locks.clear();
         self.lock_places.clear();
     }
@@ -89,21 +152,28 @@ impl Values {
         keys: &[K],
         mut read: impl FnMut(&[u8], &mut Vec<u8>) -> Result<(bool, Option<TakenLock>)>,
     ) -> Result<usize> {
-        let Self { bytes, places, order, value, locks, lock_places } = self;
-        places.resize(keys.len(), None);
+        let Self { bytes, places, read: keys_read, byte_limit, order, value, locks, lock_places } = self;
+        let limit = byte_limit.unwrap_or(usize::MAX);
+        places.resize(keys.len(), Place::Unread);
         order.clear();
         order.extend(0..keys.len());
         order.sort_unstable_by_key(|place| keys[*place].as_ref());
-        let (mut rows, mut work) = (0, LongWork::default());
+        let (mut rows, mut value_bytes, mut work) = (0, 0, LongWork::default());
         for place in order {
+            if *keys_read > 0 && value_bytes >= limit {
+                break;
+            }
             work.step()?;
             let key = keys[*place].as_ref();
             let (is_there, taken) = read(key, value)?;
+            *keys_read += 1;
             if !is_there {
+                places[*place] = Place::NoRow;
                 continue;
             }
-            places[*place] = Some((bytes.len(), bytes.len() + value.len()));
+            places[*place] = Place::Row(bytes.len(), bytes.len() + value.len());
             bytes.extend_from_slice(value);
+            value_bytes += value.len();
             rows += 1;
             if let Some(lock) = taken {
                 let key = (bytes.len(), bytes.len() + key.len());
@@ -120,7 +190,7 @@ impl Values {
             }
         }
         debug_assert!(
-            rows == places.iter().flatten().count(),
+            rows == places.iter().filter(|place| matches!(place, Place::Row(..))).count(),
             "a row is counted that has no value, or the reverse"
         );
         Ok(rows)
@@ -130,7 +200,7 @@ impl Values {
 impl<A: Access> Table<A> {
     /// Reads the rows with these keys, in any order and repeated or not, into `values`. Returns the number of rows that
     /// there are. All are read as one plain read, of one moment, and in the order of their keys, which is faster than
-    /// one by one.
+    /// one by one. With [`Values::with_byte_limit`] a call may end before it has read all of them.
     ///
     /// ```
     /// # fn main() -> windfall::Result<()> {

@@ -2,8 +2,8 @@
 //! holds, and delays no other query.
 //!
 //! A [`Database`] is a folder. It has tables, a [`Table`] has rows, which are keys with values, and an [`Index`] finds
-//! rows by parts of their values. All three are handles: clone them, and use them from any thread. A transaction, a cursor,
-//! a load or an alteration has one user at a time, which may be another thread for each call.
+//! rows by parts of their values. All three are handles: clone them, and use them from any thread. A transaction,
+//! a cursor, a load or an alteration has one user at a time, which may be another thread for each call.
 //!
 //! ```
 //! use windfall::{Database, IndexOptions, Options, TableOptions};

@@ -20,6 +20,50 @@ fn filled(db: &Database) -> Table {
     table
 }
 
+/// The first keys in their order are read, whatever the order in which they are passed.
+#[test]
+fn a_read_of_many_rows_ends_at_its_limit() {
+    let db = database();
+    let table = filled(&db);
+    // Rows of 5,000 bytes, short ones, and none.
+    let keys: Vec<[u8; 1]> = [200u8, 28, 1, 14, 2, 7, 21, 100].map(|n| [n]).to_vec();
+    let length = |n: u8| if n.is_multiple_of(7) { 5000 } else { 1 + usize::from(n) };
+    for (limit, expected) in
+        [(0, 1), (4, 2), (5, 2), (6, 3), (5_006, 4), (5_100, 4), (20_005, 6), (20_006, 8)]
+    {
+        let mut values = Values::with_byte_limit(limit);
+        for locks in [false, true, false] {
+            let trx = begin(&db, Isolation::RepeatableRead);
+            let within = trx.table(&table);
+            let rows = if locks {
+                within.get_many_for_update(&keys, &mut values).unwrap()
+            } else {
+                table.get_many(&keys, &mut values).unwrap()
+            };
+            assert_eq!((values.keys_read(), values.len()), (expected, keys.len()), "limit {limit}");
+            let mut sorted = keys.clone();
+            sorted.sort_unstable();
+            let is_read = |key: &[u8; 1]| sorted[..expected].contains(key);
+            assert_eq!(rows, sorted[..expected].iter().filter(|key| key[0] < 100).count());
+            for (place, key) in keys.iter().enumerate() {
+                assert_eq!(values.is_read(place), is_read(key), "limit {limit}, key {key:?}");
+                let there = is_read(key) && key[0] < 100;
+                assert_eq!(values.get(place).map(<[u8]>::len), there.then(|| length(key[0])));
+                // What was not read is not locked.
+                let other = begin(&db, Isolation::ReadCommitted);
+                other.set_lock_wait_timeout(Some(Duration::ZERO));
+                let is_locked = other.table(&table).get_for_update(key).is_err();
+                assert_eq!(is_locked, locks && there, "limit {limit}, key {key:?}");
+            }
+            assert!(!values.is_read(keys.len()));
+        }
+    }
+    let mut all = Values::default();
+    assert_eq!(table.get_many(&keys, &mut all).unwrap(), 6);
+    assert_eq!(all.keys_read(), 8);
+    assert!((0..8).all(|place| all.is_read(place)));
+}
+
 #[test]
 fn many_rows_are_read_by_their_keys_at_one_moment() {
     let db = database();
