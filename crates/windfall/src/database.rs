@@ -339,7 +339,8 @@ impl Database {
     }
 
     /// Creates a temporary table that belongs to no session, and that any thread may use. The name is for messages
-    /// alone: any number of such tables may have it.
+    /// alone: any number of such tables may have it. Its loads and alterations are interrupted as the statements of
+    /// this handle are ([`Database::with_interrupt`]).
     ///
     /// ```
     /// # use windfall::{Database, Options, TableOptions};
@@ -352,7 +353,7 @@ impl Database {
     /// assert_eq!(copy.get(b"key")?, None);
     /// let mut load = copy.load()?;
     /// load.push(b"key", b"loaded", &[])?;
-    /// load.finish()?;
+    /// load.finish(&mut copy)?;
     /// assert_eq!(copy.get(b"key")?.as_deref(), Some(&b"loaded"[..]));
     /// # Ok::<(), windfall::Error>(())
     /// ```
@@ -361,7 +362,7 @@ impl Database {
     /// The definition of an index is refused ([`IndexOptions`]); the log accepts no more records: the allocation of
     /// tablespace ids is logged.
     pub fn create_temporary_table(&self, name: &str, options: TableOptions) -> Result<TemporaryTable> {
-        TemporaryTable::create(self.engine.clone(), name, &options)
+        TemporaryTable::create(self.engine.clone(), name, &options, self.interrupt.clone())
     }
 
     /// Returns information about the temporary tables, those of sessions too, in the order of their creation.

@@ -22,8 +22,9 @@ use crate::{
     ddl_group::TableChanges,
     engine::Engine,
     error::{Error, Result, SchemaError},
+    interrupt::InterruptHandle,
     load::LoadOptions,
-    sync::{Arc, Mutex, Rank},
+    sync::{Arc, Interruptible, Mutex, Rank},
     table::Table,
     txn::{Stream, SuppliedChange},
 };
@@ -146,17 +147,28 @@ impl Drop for Session {
 #[derive(Debug)]
 pub struct TemporaryTable {
     undo: Arc<SessionUndo>,
+    /// What interrupts its loads and alterations, if the handle that has created it has one.
+    interrupt: Option<InterruptHandle>,
     table: Table,
 }
 
 impl TemporaryTable {
-    pub(crate) fn create(engine: Arc<Engine>, name: &str, options: &TableOptions) -> Result<Self> {
+    pub(crate) fn create(
+        engine: Arc<Engine>,
+        name: &str,
+        options: &TableOptions,
+        interrupt: Option<InterruptHandle>,
+    ) -> Result<Self> {
         engine.check_open()?;
         let table = engine.catalog.temporary_table(&options.definition)?;
         let undo = SessionUndo::begin(&engine);
         let table = Table::temporary(engine, name, table, undo.clone());
         table.engine.catalog.name_temporary(&table.inner, &table.name);
-        Ok(Self { undo, table })
+        Ok(Self { undo, interrupt, table })
+    }
+
+    fn interruptible(&self) -> Option<Interruptible> {
+        self.interrupt.as_ref().map(InterruptHandle::enter)
     }
 
     /// Gives the table another name, which messages use from now on. Nothing is looked up by it: any number of tables
@@ -173,7 +185,8 @@ impl TemporaryTable {
     /// # Errors
     /// An index is missing, or its definition or its name is refused; two rows have the same key in a new unique index;
     /// an index takes its entries from the caller; an index is added, and a transaction that has changed rows of the
-    /// table has not ended ([`UsageError::TemporaryInUse`]); I/O. The table is unchanged then.
+    /// table has not ended ([`UsageError::TemporaryInUse`]), or the call is interrupted
+    /// ([`Database::with_interrupt`](crate::Database::with_interrupt)); I/O. The table is unchanged then.
     ///
     /// [`Database::alter_table`]: crate::Database::alter_table
     pub fn alter(&mut self, changes: TableChanges) -> Result<DropReport> {
@@ -200,6 +213,7 @@ impl TemporaryTable {
     ) -> Result<DropReport> {
         let Table { engine, name, inner, .. } = &self.table;
         engine.check_open()?;
+        let _interruptible = self.interruptible();
         let report = engine.catalog.alter_temporary(name, inner, &changes, make)?;
         assert!(report.lsn.is_none(), "the alteration of a temporary table is logged");
         if let Some(name) = &changes.name {
@@ -209,11 +223,11 @@ impl TemporaryTable {
     }
 
     /// Begins to load rows, in the order of their keys, into the table, which is empty: the fast way to fill it. The
-    /// table gets all of them when the load is finished. Its counters continue.
+    /// table gets all of them when the load is finished, and may be used until then. Its counters continue.
     ///
     /// # Errors
-    /// The table has rows, or such as a transaction that has not ended has deleted; I/O.
-    pub fn load(&mut self) -> Result<TemporaryLoad<'_>> {
+    /// The table has rows, or such as a transaction that has not ended has deleted; an interrupt; I/O.
+    pub fn load(&mut self) -> Result<TemporaryLoad> {
         self.load_with(LoadOptions::default())
     }
 
@@ -221,7 +235,7 @@ impl TemporaryTable {
     ///
     /// # Errors
     /// As [`TemporaryTable::load`].
-    pub fn load_unsorted(&mut self) -> Result<TemporaryLoad<'_>> {
+    pub fn load_unsorted(&mut self) -> Result<TemporaryLoad> {
         self.load_with(LoadOptions::default().unsorted())
     }
 
@@ -229,11 +243,12 @@ impl TemporaryTable {
     ///
     /// # Errors
     /// As [`TemporaryTable::load`].
-    pub fn load_with(&mut self, options: LoadOptions) -> Result<TemporaryLoad<'_>> {
+    pub fn load_with(&mut self, options: LoadOptions) -> Result<TemporaryLoad> {
         let Table { engine, name, inner, .. } = &self.table;
         engine.check_open()?;
+        let _interruptible = self.interruptible();
         let load = engine.catalog.begin_temporary_load(name, inner, options.limits)?;
-        Ok(TemporaryLoad { engine, inner: load })
+        Ok(TemporaryLoad { inner: load, interrupt: self.interrupt.clone(), engine: engine.clone() })
     }
 
     /// Removes all rows, at the cost of a drop. Handles of the table remain valid. Waits for the calls on it that are
@@ -250,24 +265,26 @@ impl TemporaryTable {
     }
 }
 
-/// A load of rows into an empty temporary table, which [`TemporaryTable::load`] begins. When it is dropped before it
-/// was finished, the rows are discarded.
+/// A load of rows into an empty temporary table, which [`TemporaryTable::load`] begins. It owns all that it needs, and
+/// any thread may go on with it. When it is dropped before it was finished, the rows are discarded.
 #[derive(Debug)]
 #[must_use = "the rows are discarded unless the load is finished"]
-pub struct TemporaryLoad<'t> {
-    engine: &'t Engine,
-    inner: catalog::TemporaryLoad<'t>,
+pub struct TemporaryLoad {
+    inner: catalog::TemporaryLoad,
+    /// That of the table.
+    interrupt: Option<InterruptHandle>,
+    // The last handle of the database, possibly: dropped last.
+    engine: Arc<Engine>,
 }
 
-impl TemporaryLoad<'_> {
+impl TemporaryLoad {
     /// Adds a row, with its entries in the indexes of which the caller supplies them, as
     /// [`TableLoad::push`](crate::TableLoad::push).
     ///
     /// # Errors
     /// As [`TableLoad::push`](crate::TableLoad::push).
     pub fn push(&mut self, key: &[u8], value: &[u8], entries: &[SuppliedChange<'_>]) -> Result<()> {
-        self.engine.check_open()?;
-        self.inner.push(key.to_vec(), LoadedValue::Whole(value.to_vec()), Some(entries))
+        self.push_value(key, LoadedValue::Whole(value.to_vec()), entries)
     }
 
     /// As [`TemporaryLoad::push`], with the fields of the row, as for [`Table::insert_fields`].
@@ -280,19 +297,33 @@ impl TemporaryLoad<'_> {
         fields: &[&[u8]],
         entries: &[SuppliedChange<'_>],
     ) -> Result<()> {
-        self.engine.check_open()?;
-        self.inner.push(key.to_vec(), LoadedValue::Fields(fields), Some(entries))
+        self.push_value(key, LoadedValue::Fields(fields), entries)
     }
 
-    /// Gives the table the rows, as one step. Waits for the calls on it that are in progress.
+    fn push_value(
+        &mut self,
+        key: &[u8],
+        value: LoadedValue<'_>,
+        entries: &[SuppliedChange<'_>],
+    ) -> Result<()> {
+        self.engine.check_open()?;
+        let _interruptible = self.interrupt.as_ref().map(InterruptHandle::enter);
+        self.inner.push(key.to_vec(), value, Some(entries))
+    }
+
+    /// Gives the rows to the table that the load was begun for, as one step. Waits for the calls on it that are in
+    /// progress.
     ///
     /// # Errors
-    /// Two rows have the same key, also in a unique index; the table has got rows
-    /// ([`SchemaError::NotEmpty`]), or a transaction that has not ended has changed it
-    /// ([`UsageError::TemporaryInUse`]); I/O. The table is unchanged then.
-    pub fn finish(self) -> Result<()> {
-        self.engine.check_open()?;
-        self.inner.finish()
+    /// Two rows have the same key, also in a unique index; the table was altered or truncated since the load began, or
+    /// is another one ([`SchemaError::DefinitionChanged`]); it has got rows ([`SchemaError::NotEmpty`]), or a
+    /// transaction that has not ended has changed it ([`UsageError::TemporaryInUse`]); an interrupt; I/O. The table is
+    /// unchanged then, and the rows are discarded.
+    pub fn finish(self, table: &mut TemporaryTable) -> Result<()> {
+        let Self { inner, interrupt, engine } = self;
+        engine.check_open()?;
+        let _interruptible = interrupt.as_ref().map(InterruptHandle::enter);
+        inner.finish(&table.inner)
     }
 }
 

@@ -16,8 +16,8 @@ use public_api::{Builder, PublicApi};
 use serde_json::Value;
 use windfall::{
     Batch, Cursor, CursorMemory, Database, DdlGroup, Index, IndexBatch, IndexCursor, IndexRange,
-    InterruptHandle, OneRow, Range, Scratch, Session, Table, TableAlteration, TableLoad, TemporaryTable,
-    Transaction, Values,
+    InterruptHandle, OneRow, Range, Scratch, Session, Table, TableAlteration, TableLoad, TemporaryLoad,
+    TemporaryTable, Transaction, Values,
 };
 
 /// The crates below the API.
@@ -155,6 +155,6 @@ fn handles_are_used_from_any_thread() {
     is_sent::<(Range, IndexRange)>();
     is_sent::<(OneRow, Values, Batch, IndexBatch)>();
     is_sent::<(DdlGroup, TableAlteration, TableLoad)>();
-    is_sent::<(TemporaryTable, Scratch)>();
+    is_sent::<(TemporaryTable, TemporaryLoad, Scratch)>();
     is_shared::<InterruptHandle>();
 }

@@ -7,12 +7,14 @@
 //! (checked by `sync/gate.rs::begin_to_close`). A truncation replaces all trees while the gate is closed, so a call
 //! finds the rows of before or none (test: `calls_on_a_temporary_table_go_on_while_it_is_truncated`), and a transaction
 //! has nothing to roll back in the trees that were dropped (test:
-//! `a_temporary_table_without_a_session_is_renamed_truncated_and_dropped`). A statement that fails has changed nothing,
-//! and leaves none of its trees (test: `a_temporary_table_is_altered_as_a_whole_or_not_at_all`). A new index has the
-//! entry of each row, and no undo that is still to be rolled back concerns a row (test:
+//! `a_temporary_table_without_a_session_is_renamed_truncated_and_dropped`). A load owns the trees that it fills, and
+//! the owner may run other statements until it finishes the load; after one that changes the table, the load is refused
+//! (test: `a_load_of_a_temporary_table_owns_what_it_needs`). A statement that fails has changed nothing, and leaves
+//! none of its trees (test: `a_temporary_table_is_altered_as_a_whole_or_not_at_all`). A new index has the entry of each
+//! row, and no undo that is still to be rolled back concerns a row (test:
 //! `a_temporary_table_is_altered_as_a_whole_or_not_at_all`).
 
-use core::{cell::RefCell, fmt};
+use core::{cell::RefCell, fmt, ops::Deref};
 use std::panic::resume_unwind;
 
 use super::{
@@ -36,18 +38,18 @@ use crate::{
     ids::SpaceId,
     store::Tree,
     sync::{Arc, Phase, ReportedWork, work},
-    tablespace::CounterKind,
+    tablespace::{self, CounterKind},
     tree::Seek,
     txn::{EntryForm, SuppliedChange, mvcc::value},
 };
 
 /// New trees of a temporary table, which are dropped with this unless the table has got them.
-struct NewTrees<'a> {
-    catalog: &'a Catalog,
+struct NewTrees<C: Deref<Target = Catalog>> {
+    catalog: C,
     trees: Vec<Arc<Tree>>,
 }
 
-impl NewTrees<'_> {
+impl<C: Deref<Target = Catalog>> NewTrees<C> {
     fn spaces(&self) -> Vec<Arc<Space>> {
         self.trees.iter().map(|tree| tree.space().clone()).collect()
     }
@@ -58,7 +60,7 @@ impl NewTrees<'_> {
     }
 }
 
-impl Drop for NewTrees<'_> {
+impl<C: Deref<Target = Catalog>> Drop for NewTrees<C> {
     fn drop(&mut self) {
         self.trees.iter().for_each(|tree| self.catalog.detach(tree, None));
     }
@@ -70,23 +72,22 @@ fn new_space(id: SpaceId) -> Arc<Space> {
 
 /// A load of rows into an empty temporary table. What was pushed is discarded unless the load is finished.
 #[must_use = "the rows are discarded unless the load is finished"]
-pub struct TemporaryLoad<'a> {
-    catalog: &'a Catalog,
+pub struct TemporaryLoad {
     name: Arc<str>,
-    table: &'a Arc<Table>,
+    table: Arc<Table>,
     /// The record that the table gets.
     record: TableRecord,
     loader: TableLoader,
-    new: NewTrees<'a>,
+    new: NewTrees<Arc<Catalog>>,
 }
 
-impl fmt::Debug for TemporaryLoad<'_> {
+impl fmt::Debug for TemporaryLoad {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "TemporaryLoad({}, {} rows)", self.name, self.loader.rows())
     }
 }
 
-impl TemporaryLoad<'_> {
+impl TemporaryLoad {
     /// Adds a row, with the entries that the caller supplies.
     ///
     /// # Errors
@@ -100,16 +101,23 @@ impl TemporaryLoad<'_> {
         self.loader.push(key, value, supplied)
     }
 
-    /// Gives the table the rows. Waits for the calls on the table that are in progress.
+    /// Gives the rows to the table, which the caller owns. Waits for the calls on the table that are in progress.
     ///
     /// # Errors
-    /// Two rows have one key, also in a unique index; the table has got rows; errors of the log. The table is unchanged
-    /// then, and the rows are discarded.
-    pub fn finish(self) -> Result<()> {
-        let Self { catalog, name, table, record, loader, new } = self;
+    /// Two rows have one key, also in a unique index; the table has got rows, has changed, or is not that of the load;
+    /// errors of the log. The table is unchanged then, and the rows are discarded.
+    pub fn finish(self, table: &Arc<Table>) -> Result<()> {
+        let Self { name, table: loaded, record, loader, new } = self;
         Catalog::check_outside()?;
+        if !Arc::ptr_eq(&loaded, table) {
+            return Err(SchemaError::DefinitionChanged(name).into());
+        }
         loader.finish()?;
+        let catalog = new.catalog.clone();
         let mut closed = table.gate().close();
+        if table.closed_schema(&closed).record.version + 1 != record.version {
+            return Err(SchemaError::DefinitionChanged(name).into());
+        }
         catalog.check_empty(&name, table.closed_schema(&closed))?;
         let next = table.next_numbers(&closed).map_err(|error| error.of(|_| Owner::Table(name.clone())))?;
         let mut closing = Closing { table, record: Some(Box::new(record)) };
@@ -153,7 +161,8 @@ impl Catalog {
 
     /// Refuses a table with rows, or with changes of a transaction that has not ended.
     fn check_empty(&self, name: &Arc<str>, schema: &TableSchema) -> Result<()> {
-        self.each_row(name, &schema.clustered, |_, _| Err(SchemaError::NotEmpty(name.clone()).into()))
+        let work = ReportedWork::unreported(Phase::Rows, 0);
+        self.each_row(name, &schema.clustered, work, |_, _| Err(SchemaError::NotEmpty(name.clone()).into()))
     }
 
     /// Calls a function with the key and the first bytes of each row of a temporary table, whose gate is closed.
@@ -164,10 +173,10 @@ impl Catalog {
         &self,
         name: &Arc<str>,
         clustered: &Tree,
+        mut work: ReportedWork,
         mut run: impl FnMut(&[u8], &[u8]) -> Result<()>,
     ) -> Result<()> {
         let (mut cursor, mut bytes) = (clustered.cursor(), Vec::new());
-        let mut work = ReportedWork::unreported(Phase::Rows, 0);
         let mut more = cursor.seek(Seek::First)?;
         while more {
             work.advance(1)?;
@@ -203,12 +212,12 @@ impl Catalog {
     ///
     /// # Errors
     /// [`SchemaError::NotEmpty`]; damage, I/O.
-    pub fn begin_temporary_load<'a>(
-        self: &'a Arc<Self>,
+    pub fn begin_temporary_load(
+        self: &Arc<Self>,
         name: &Arc<str>,
-        table: &'a Arc<Table>,
+        table: &Arc<Table>,
         limits: LoadLimits,
-    ) -> Result<TemporaryLoad<'a>> {
+    ) -> Result<TemporaryLoad> {
         let before: TableSchema = {
             let call = table.enter()?;
             self.check_empty(name, &call)?;
@@ -218,9 +227,9 @@ impl Catalog {
         record.version += 1;
         self.renew_trees(&mut record)?;
         let schema = self.schema(record.clone(), &mut |id| Ok(new_space(id)))?;
-        let new = NewTrees { catalog: self, trees: schema.trees().cloned().collect() };
+        let new = NewTrees { catalog: self.clone(), trees: schema.trees().cloned().collect() };
         let loader = TableLoader::new(self, name, schema, limits).replacing(&before);
-        Ok(TemporaryLoad { catalog: self, name: name.clone(), table, record, loader, new })
+        Ok(TemporaryLoad { name: name.clone(), table: table.clone(), record, loader, new })
     }
 
     /// Changes a temporary table. Calls on it wait meanwhile. `make` makes the entries of new indexes for which the
@@ -291,7 +300,9 @@ impl Catalog {
         let mut entries: Vec<Runs<EntryTail>> =
             indexes.iter().map(|_| Runs::new(self.pool.clone())).collect();
         let fill = || {
-            self.each_row(name, clustered, |key, value| {
+            let rows = tablespace::rows(&self.pool, clustered.space())?.max(0).cast_unsigned();
+            let work = ReportedWork::begin(Phase::Rows, rows)?;
+            self.each_row(name, clustered, work, |key, value| {
                 for (maker, entries) in makers.iter().zip(&mut entries) {
                     for entry in maker.entries(key, value)? {
                         maker.check(&entry, value)?;
@@ -307,7 +318,7 @@ impl Catalog {
                 }
                 Ok(())
             })?;
-            let mut work = ReportedWork::unreported(Phase::Entries, 0);
+            let mut work = ReportedWork::begin(Phase::Entries, entries.iter().map(Runs::count).sum())?;
             for ((n, entries), tree) in (0..).zip(entries).zip(trees) {
                 let maker = &makers[n];
                 let filled = fill_secondary((n, maker), tree, entries, &mut work);

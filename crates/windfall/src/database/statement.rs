@@ -102,7 +102,8 @@ impl Database {
     }
 
     /// Returns a handle of the same database whose DDL statements and checks, and the transactions that it begins, are
-    /// interrupted by this handle: one for each session of a server, for instance.
+    /// interrupted by this handle: one for each session of a server, for instance. So are the loads and alterations of
+    /// the temporary tables that it creates.
     ///
     /// ```
     /// # fn main() -> windfall::Result<()> {

@@ -141,7 +141,7 @@ fn a_load_takes_the_numbers_of_the_table() {
     let mut load = temporary.load().unwrap();
     load.push(b"row", b"", &[change(d, b"2"), change(c, b"1")]).unwrap();
     outdated(load.push(b"wrong", b"", &[change(a, b"1"), change(d, b"2")]));
-    load.finish().unwrap();
+    load.finish(&mut temporary).unwrap();
     outdated(temporary.index_at(c));
     for table in [&table, &temporary] {
         assert_eq!(["a", "b"].map(|name| entries_of(&table.index(name).unwrap())), [[b"1"], [b"2"]]);

@@ -3,10 +3,10 @@
 use std::{cell::Cell, io::Write, sync::Arc};
 
 use windfall::{
-    Access, Database, Error, FlushLog, IndexOptions, Isolation, MadeEntry, SuppliedChange, SuppliedEntry,
-    Table, TableChanges, TableOptions, TemporaryLoad, TransactionOptions,
+    Access, Database, Error, FlushLog, IndexOptions, InterruptHandle, Isolation, MadeEntry, SuppliedChange,
+    SuppliedEntry, Table, TableChanges, TableOptions, TemporaryLoad, TemporaryTable, TransactionOptions,
     env::RealEnv,
-    error::{SchemaError, TransactionError, UsageError},
+    error::{LockError, SchemaError, TransactionError, UsageError},
 };
 use windfall_base::sync::work::{self, Work};
 use windfall_sim::{SimulatedDisk, SimulatedEnv};
@@ -462,12 +462,12 @@ fn a_temporary_table_is_replaced_by_a_loaded_copy_in_the_middle_of_a_transaction
         new.set_numbers(9).unwrap();
         let mut load = if sorted { new.load().unwrap() } else { new.load_unsorted().unwrap() };
         let copied: Vec<_> = trx.table(&old).rows().unwrap().map(Result::unwrap).collect();
-        let push = |load: &mut TemporaryLoad<'_>, (key, value): &(Vec<u8>, Vec<u8>)| {
+        let push = |load: &mut TemporaryLoad, (key, value): &(Vec<u8>, Vec<u8>)| {
             load.push(key, value, &[SuppliedChange::new("made", None, Some(SuppliedEntry::new(&key[..1])))])
         };
         let order: Vec<_> = if sorted { copied.iter().collect() } else { copied.iter().rev().collect() };
         order.iter().try_for_each(|row| push(&mut load, row)).unwrap();
-        load.finish().unwrap();
+        load.finish(&mut new).unwrap();
         new.rename("t");
         drop(old);
         assert_eq!(rows(&new), copied);
@@ -486,7 +486,7 @@ fn a_temporary_table_is_replaced_by_a_loaded_copy_in_the_middle_of_a_transaction
         for twice in [false, true] {
             let mut load = new.load_unsorted().unwrap();
             (0..50).chain(twice.then_some(7)).for_each(|n| push(&mut load, &copied[n]).unwrap());
-            if let Some(done) = twice.then_some(load).map(TemporaryLoad::finish) {
+            if let Some(done) = twice.then_some(load).map(|load| load.finish(&mut new)) {
                 let refused = done.unwrap_err();
                 assert!(matches!(refused, Error::Schema(SchemaError::DuplicateInputKey { .. })), "{refused}");
             }
@@ -497,6 +497,98 @@ fn a_temporary_table_is_replaced_by_a_loaded_copy_in_the_middle_of_a_transaction
     let metrics = db.metrics();
     assert_eq!((metrics.drops_pending, metrics.files_created, metrics.temporary_tables), (0, 0, 0));
     assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
+}
+
+#[test]
+fn a_load_of_a_temporary_table_owns_what_it_needs() {
+    type Statement = fn(&mut TemporaryTable) -> windfall::Result<()>;
+    let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+    let db = simulated(&disk, &env);
+    let create = |name: &str| db.create_temporary_table(name, TableOptions::default()).unwrap();
+    let mut table = create("t");
+    let mut load = table.load().unwrap();
+    assert_eq!(rows_of(&table), []);
+    table.rename("u");
+    std::thread::scope(|scope| {
+        scope.spawn(|| load.push(b"a", b"x1", &[]).unwrap());
+    });
+    load.push(b"b", b"y2", &[]).unwrap();
+    load.finish(&mut table).unwrap();
+    assert_eq!(rows_of(&table), pairs([("a", "x1"), ("b", "y2")]));
+
+    let is_changed = |done: windfall::Result<()>| {
+        let refused = done.unwrap_err();
+        assert!(matches!(refused, Error::Schema(SchemaError::DefinitionChanged(_))), "{refused}");
+    };
+    let statements: [Statement; 3] = [
+        |table| table.truncate().map(drop),
+        |table| table.alter(TableChanges::default().metadata(b"new".to_vec())).map(drop),
+        |table| table.load()?.finish(table),
+    ];
+    for statement in statements {
+        table.truncate().unwrap();
+        let mut load = table.load().unwrap();
+        load.push(b"a", b"x1", &[]).unwrap();
+        statement(&mut table).unwrap();
+        is_changed(load.finish(&mut table));
+        assert_eq!(rows_of(&table), []);
+    }
+    let mut load = table.load().unwrap();
+    load.push(b"a", b"x1", &[]).unwrap();
+    table.put(b"b", b"y2").unwrap();
+    let refused = load.finish(&mut table).unwrap_err();
+    assert!(matches!(refused, Error::Schema(SchemaError::NotEmpty(_))), "{refused}");
+    assert_eq!(rows_of(&table), pairs([("b", "y2")]));
+    // A load may outlive its table.
+    let (mut other, mut gone) = (create("other"), create("gone"));
+    let mut load = gone.load().unwrap();
+    drop(gone);
+    load.push(b"a", b"x1", &[]).unwrap();
+    is_changed(load.finish(&mut other));
+    assert_eq!(rows_of(&other), []);
+    let kept = other.load().unwrap();
+    drop((table, other));
+    env.run_workers(100);
+    drop(kept);
+    env.run_workers(100);
+    assert_eq!((db.metrics().drops_pending, db.metrics().files_created), (0, 0));
+    assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
+}
+
+/// The handle of the database that has created the table.
+#[test]
+fn an_interrupt_ends_the_long_work_on_a_temporary_table() {
+    let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+    let handle = InterruptHandle::new();
+    let db = simulated(&disk, &env).with_interrupt(&handle);
+    let mut table = db.create_temporary_table("t", TableOptions::default()).unwrap();
+    let is_interrupted = |done: windfall::Result<()>| {
+        assert!(matches!(done, Err(Error::Lock(LockError::Interrupted))), "{done:?}");
+    };
+    let push_all =
+        |load: &mut TemporaryLoad| (0..3_000u32).try_for_each(|n| load.push(&n.to_be_bytes(), b"value", &[]));
+    let mut load = table.load().unwrap();
+    handle.interrupt();
+    is_interrupted(push_all(&mut load));
+    handle.clear();
+    drop(load);
+    // Rows in any order are merged at the end.
+    let mut load = table.load_unsorted().unwrap();
+    push_all(&mut load).unwrap();
+    handle.interrupt();
+    is_interrupted(load.finish(&mut table));
+    handle.clear();
+    assert_eq!(table.row_count().unwrap(), 0);
+    let mut load = table.load().unwrap();
+    push_all(&mut load).unwrap();
+    load.finish(&mut table).unwrap();
+    handle.interrupt();
+    let new = || TableChanges::default().add_index("i", IndexOptions::on_value(0..1));
+    is_interrupted(table.alter(new()).map(drop));
+    assert!(table.index("i").is_err());
+    handle.clear();
+    table.alter(new()).unwrap();
+    assert_eq!(table.index("i").unwrap().keys::<&[u8]>(..).unwrap().count(), 3_000);
 }
 
 fn rows_of(table: &Table) -> Vec<(Vec<u8>, Vec<u8>)> {
