@@ -30,6 +30,7 @@ use crate::sync::{Arc, Interrupt, Interruptible, Progress};
 /// - a read of many rows by their keys, and of a version that has been replaced many times since;
 /// - a statement that adds an index, creates a table from rows or loads rows into one: between two rows, and while it
 ///   sorts, merges and writes what it has collected; a load is then incomplete. Also for a temporary table;
+/// - the copy of long fields to a row with another key ([`Table::change_key_fields`](crate::Table::change_key_fields));
 /// - [`Database::check`](crate::Database::check) and [`Database::check_live`](crate::Database::check_live).
 ///   [`Table::check`](crate::Table::check) is ended by its callback, which may return `!handle.is_set()`.
 ///

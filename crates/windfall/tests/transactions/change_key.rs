@@ -1,8 +1,9 @@
 //! Rows that get another key.
 
 use windfall::{
-    Access, Error, IndexOptions, Isolation, Result, SuppliedChange, SuppliedEntry, Table, TableOptions,
-    error::SchemaError,
+    Access, Error, FieldChange, IndexOptions, Isolation, Result, SuppliedChange, SuppliedEntry, Table,
+    TableOptions,
+    error::{LockError, SchemaError},
 };
 use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
 
@@ -113,6 +114,27 @@ fn a_change_of_a_key_crashes_at_every_operation() {
         }
     }
     assert!(outcomes.iter().all(|count| *count > 0), "no crash before, or none after: {outcomes:?}");
+}
+
+#[test]
+fn an_interrupt_ends_the_copy_of_a_long_field() {
+    let db = database();
+    let table = db.create_table("t", TableOptions::default()).unwrap();
+    let long = vec![7; 1 << 20];
+    table.insert_fields(b"old", &[b"0", &long], &[]).unwrap();
+    let trx = begin(&db, Isolation::RepeatableRead);
+    let (within, handle) = (trx.table(&table), trx.interrupt_handle());
+    let keep = [FieldChange::Keep; 2];
+    handle.interrupt();
+    let ended = within.change_key_fields(b"old", b"new", &keep, &[]).unwrap_err();
+    assert!(matches!(ended, Error::Lock(LockError::Interrupted)), "{ended}");
+    handle.clear();
+    assert_eq!((within.contains(b"old").unwrap(), within.contains(b"new").unwrap()), (true, false));
+    within.change_key_fields(b"old", b"new", &keep, &[]).unwrap();
+    trx.commit().unwrap();
+    assert!(table.get(b"new").unwrap().unwrap() == windfall::row::encode(&[&b"0"[..], &long]));
+    assert_eq!(table.row_count().unwrap(), 1);
+    assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
 }
 
 /// Outside of transactions, as any change of a temporary table.

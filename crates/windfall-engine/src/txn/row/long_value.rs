@@ -17,6 +17,7 @@ use crate::{
     error::{Error, Result},
     log::LOG_OVERHEAD_BYTES,
     mtr::Mtr,
+    sync::LongWork,
     tree::{OverflowRef, OverflowWriter},
     txn::{
         trx::{Transactions, Trx},
@@ -135,6 +136,7 @@ pub(super) fn copy_chain<'e: 't, 't>(
     let length = usize::try_from(chain.length).unwrap_or(SOURCE_CHUNK_BYTES).min(SOURCE_CHUNK_BYTES);
     let mut buffer = vec![0; length];
     while reader.left() > 0 {
+        LongWork::check()?;
         let n = reader.read(&mut buffer)?;
         write_bytes(trx.transactions(), target, &mut writer, &buffer[..n])?;
     }
