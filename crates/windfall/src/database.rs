@@ -673,6 +673,7 @@ impl Database {
             (engine.log.metrics(), engine.pool.occupancy(), engine.deleter.deletions());
         let (counters, locks) = (&engine.pool.counters, engine.transactions.lock_manager().metrics());
         let (undo_slices, undo_bytes) = engine.transactions.streams().extent();
+        let (commits, rollbacks) = engine.transactions.active().outcomes();
         let micros = |time: Duration| time.as_micros() as u64;
         let frames = occupancy.frames as u64;
         let used = (occupancy.free + occupancy.dirty + occupancy.dropped) as u64;
@@ -713,6 +714,9 @@ impl Database {
             tables: engine.catalog.count() as u64,
             system_tree_height: u64::from(engine.system.tree().height().unwrap_or(0)),
             active_transactions: engine.transactions.active().count() as u64,
+            prepared_transactions: engine.transactions.prepared().count() as u64,
+            commits,
+            rollbacks,
             rollbacks_pending: engine.transactions.rollbacks().count() as u64,
             locks_held: locks.held,
             lock_waiting: locks.waiting,

@@ -81,7 +81,12 @@ metrics! {
     tables gauge "Tables.",
     system_tree_height gauge "Levels of the system tree, which has the records of tables: a drop descends through it.",
     active_transactions gauge "Active transactions.",
+    prepared_transactions gauge "Those of them that are prepared.",
     rollbacks_pending gauge "Those of them that are being rolled back in the background.",
+    commits counter "Transactions that have committed, and changes outside of transactions; not those that have neither \
+                     changed nor locked anything.",
+    rollbacks counter "Transactions that were rolled back, by themselves, in the background or as the victim of a deadlock, and \
+                       changes outside of transactions that have failed half-way.",
     locks_held gauge "Locks that transactions and statements hold, except those of rows that they have changed and no other \
                       waits for.",
     lock_waiting gauge "Calls that wait for a lock.",

@@ -208,7 +208,8 @@ impl Scope {
         options: TransactionOptions,
         interrupt: Option<InterruptHandle>,
     ) -> Self {
-        let TransactionOptions { isolation, read_only, lock_wait, owner, .. } = options;
+        let owner = options.owner();
+        let TransactionOptions { isolation, read_only, lock_wait, .. } = options;
         let inner = Inner {
             phase: Phase::Open,
             trx: Suspended::new(owner),
@@ -382,7 +383,8 @@ impl Scope {
         match self.isolation() {
             Isolation::RepeatableRead | Isolation::Snapshot => true,
             Isolation::ReadCommitted => !inner.statements.is_empty(),
-            Isolation::ReadUncommitted | Isolation::Serializable => false,
+            // Serializable, and ReadUncommitted.
+            _ => false,
         }
     }
 

@@ -29,41 +29,7 @@ use crate::{
     txn::locks::OwnerOptions,
 };
 
-/// The isolation level of a transaction, with the meanings that users of `MariaDB` know.
-///
-/// A *plain read* locks nothing. Changes and locking reads ([`TxTable::get_for_update`]) use the newest version of a
-/// row, and wait for a transaction that is changing it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum Isolation {
-    /// A plain read returns the newest version, committed or not.
-    ReadUncommitted,
-    /// Each plain read returns what was committed when it began. In a statement ([`Transaction::begin_statement`]) all
-    /// plain reads return what was committed at the first of them, and refuse a table that was created or truncated
-    /// since ([`TransactionError::TableChanged`](crate::error::TransactionError::TableChanged)).
-    ReadCommitted,
-    /// All plain reads return what was committed at the first of them. No row is inserted into a range that the
-    /// transaction has locked.
-    #[default]
-    RepeatableRead,
-    /// As [`Isolation::RepeatableRead`], and a row that has changed since the snapshot is neither changed nor locked:
-    /// [`TransactionError::Changed`](crate::error::TransactionError::Changed). This prevents lost updates. Temporary
-    /// tables have no versions, and are read and changed as they are.
-    Snapshot,
-    /// Every plain read locks its rows, and the gaps between, as a read for share does.
-    Serializable,
-}
-
-impl Isolation {
-    /// All levels, from the weakest to the strictest.
-    pub const ALL: &[Self] = &[
-        Self::ReadUncommitted,
-        Self::ReadCommitted,
-        Self::RepeatableRead,
-        Self::Snapshot,
-        Self::Serializable,
-    ];
-}
+pub use crate::txn::locks::Isolation;
 
 /// The action of a locking read on a row that another transaction has locked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -131,6 +97,11 @@ impl TransactionOptions {
     /// Returns whether the transaction takes a snapshot when it begins.
     pub(crate) fn wants_view(&self) -> bool {
         self.snapshot && matches!(self.isolation, Isolation::RepeatableRead | Isolation::Snapshot)
+    }
+
+    /// Returns the options of the transaction as a lock owner.
+    pub(crate) fn owner(&self) -> OwnerOptions {
+        OwnerOptions { isolation: Some(self.isolation), ..self.owner }
     }
 
     /// Sets the isolation level. Default: [`Isolation::RepeatableRead`].

@@ -249,7 +249,7 @@ impl Scope {
             inner.has_no_state() && inner.trx.id().is_none(),
             "a transaction begins with what belongs to the one before it"
         );
-        let mut owner = options.owner;
+        let mut owner = options.owner();
         if owner.tag == 0 {
             owner.tag = inner.owner.tag;
         }

@@ -201,9 +201,6 @@ impl<A: Access> Table<A> {
         let own = inner.own();
         let visibility = match scope.isolation() {
             _ if self.undo.is_some() => Visibility::Newest,
-            Isolation::Serializable => {
-                return self.get_locked(scope, inner, key, RowMode::Shared.into(), fields, value);
-            }
             Isolation::ReadUncommitted => Visibility::Newest,
             Isolation::ReadCommitted if !scope.keeps_view(inner) => {
                 let call = self.inner.enter()?;
@@ -212,6 +209,8 @@ impl<A: Access> Table<A> {
             Isolation::ReadCommitted | Isolation::RepeatableRead | Isolation::Snapshot => {
                 Visibility::View(scope.view(inner), own)
             }
+            // Serializable.
+            _ => return self.get_locked(scope, inner, key, RowMode::Shared.into(), fields, value),
         };
         let call = self.inner.enter()?;
         visibility.check_known(call.clustered.space().created_at(), || self.owner())?;

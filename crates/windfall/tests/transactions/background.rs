@@ -80,6 +80,8 @@ fn a_list_shows_the_active_transactions_and_their_states() {
     let listed = db.transactions();
     assert_eq!(listed.iter().map(|one| Some(one.id)).collect::<Vec<_>>(), [open.id(), prepared.id()]);
     assert!(listed.iter().all(|one| one.has_changes && one.age >= Duration::from_secs(100)), "{listed:?}");
+    let levels = listed.iter().map(|one| one.isolation).collect::<Vec<_>>();
+    assert_eq!(levels, [Some(Isolation::RepeatableRead), Some(Isolation::ReadCommitted)]);
     let both = [TransactionState::Open, TransactionState::Prepared(b"one".to_vec())];
     assert_eq!(states(&db), both);
     let views = db.views();
@@ -93,9 +95,68 @@ fn a_list_shows_the_active_transactions_and_their_states() {
     assert_eq!(states(&again), both);
     env.run_workers(300);
     assert_eq!(states(&again), both[1..]);
+    assert_eq!(again.transactions()[0].isolation, None, "no crash keeps it");
     again.rollback_prepared(b"one").unwrap();
     assert_eq!(states(&again), []);
     drop((t, open, prepared));
+}
+
+#[test]
+fn a_list_has_the_locks_and_changes_of_each_transaction() {
+    let db = simulated(&SimulatedDisk::new(1), &SimulatedEnv::new(1));
+    let t = db.create_table("t", TableOptions::default()).unwrap();
+    (0..10u8).for_each(|n| t.put(&[n], b"value").unwrap());
+    let (one, other) = (begin(&db, Isolation::ReadCommitted), begin(&db, Isolation::Serializable));
+    (0..3u8).for_each(|n| assert!(one.table(&t).get_for_update(&[n]).unwrap().is_some()));
+    other.table(&t).get(&[9]).unwrap();
+    (5..9u8).for_each(|n| other.table(&t).put(&[n], b"changed").unwrap());
+    let counts = || db.transactions().iter().map(|one| (one.row_locks, one.changes)).collect::<Vec<_>>();
+    assert_eq!(counts(), [(3, 0), (1, 4)]);
+    assert!(one.table(&t).delete(&[0]).unwrap());
+    assert_eq!(counts()[0].1, 1);
+    one.commit().unwrap();
+    assert_eq!(counts(), [(1, 4)]);
+}
+
+#[test]
+fn commits_and_rollbacks_are_counted() {
+    let db = simulated(&SimulatedDisk::new(1), &SimulatedEnv::new(1));
+    let t = db.create_table("t", TableOptions::default()).unwrap();
+    let counts = || {
+        let metrics = db.metrics();
+        [metrics.commits, metrics.rollbacks, metrics.prepared_transactions]
+    };
+    let mut before = counts();
+    let mut have_risen = |by: [u64; 3]| {
+        let now = counts();
+        assert_eq!(now, core::array::from_fn(|n| before[n] + by[n]));
+        before = [now[0], now[1], before[2]];
+    };
+    let changed = |key: u8| {
+        let trx = begin(&db, Isolation::RepeatableRead);
+        trx.table(&t).put(&[key], b"value").unwrap();
+        trx
+    };
+    t.put(b"a", b"alone").unwrap();
+    have_risen([1, 0, 0]);
+    changed(1).commit().unwrap();
+    have_risen([1, 0, 0]);
+    changed(2).rollback().unwrap();
+    drop(changed(3));
+    have_risen([0, 2, 0]);
+    let reader = begin(&db, Isolation::RepeatableRead);
+    reader.table(&t).get(b"a").unwrap();
+    reader.commit().unwrap();
+    have_risen([0, 0, 0]);
+    let (kept, lost) = (changed(4), changed(5));
+    kept.prepare(b"kept").unwrap();
+    lost.prepare(b"lost").unwrap();
+    have_risen([0, 0, 2]);
+    kept.commit().unwrap();
+    drop(lost);
+    have_risen([1, 0, 1]);
+    db.rollback_prepared(b"lost").unwrap();
+    have_risen([0, 1, 0]);
 }
 
 #[test]

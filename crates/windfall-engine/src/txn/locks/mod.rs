@@ -52,6 +52,7 @@
 //! latch taken, because the mutex orders the two. If it takes the mutex after the reader, it finds the lock.
 
 mod deadlock;
+mod isolation;
 pub(crate) mod key_latch;
 mod metrics;
 mod mode;
@@ -75,6 +76,7 @@ mod tests;
 
 use core::ops::Bound;
 
+pub use isolation::Isolation;
 pub use metrics::{LockMetrics, WAIT_CLASSES};
 pub(crate) use mode::Modes;
 pub use mode::{RowMode, TableMode};

@@ -17,6 +17,7 @@ use core::{fmt, mem};
 
 use smallvec::SmallVec;
 
+use super::isolation::Isolation;
 use crate::{
     ids::{SpaceId, TrxId},
     sync::{
@@ -59,11 +60,14 @@ pub struct OwnerOptions {
     pub deadlock_priority: i64,
     /// The range locks of transactions with the same number do not block each other's inserts; 0 for none.
     pub ordering_group: u64,
+    /// The isolation level, for lists.
+    pub isolation: Option<Isolation>,
 }
 
 impl OwnerOptions {
     /// The options of an owner that is the victim of every deadlock that it is part of.
-    pub(crate) const VICTIM: Self = Self { tag: 0, deadlock_priority: i64::MIN, ordering_group: 0 };
+    pub(crate) const VICTIM: Self =
+        Self { tag: 0, deadlock_priority: i64::MIN, ordering_group: 0, isolation: None };
     /// The lowest priority of a transaction.
     pub const MIN_PRIORITY: i64 = i64::MIN + 1;
 }
@@ -127,7 +131,7 @@ pub struct LockOwner {
 
 impl LockOwner {
     pub(super) fn new(id: TrxId, options: OwnerOptions) -> Self {
-        let OwnerOptions { tag, deadlock_priority, ordering_group } = options;
+        let OwnerOptions { tag, deadlock_priority, ordering_group, isolation: _ } = options;
         Self {
             id,
             tag: AtomicU64::new(tag),
@@ -261,6 +265,11 @@ impl LockOwner {
         (held.rows.len() as u64, held.spaces.clone())
     }
 
+    /// Returns the number of rows that it holds.
+    pub(in crate::txn) fn held_rows(&self) -> u64 {
+        self.held.lock().rows.len() as u64
+    }
+
     /// Returns how often a row is in the list.
     #[cfg(any(test, feature = "testing"))]
     pub(super) fn times_listed(&self, space: SpaceId, key: &[u8]) -> usize {
@@ -278,7 +287,7 @@ impl LockOwner {
     }
 
     /// Returns the number of rows changed, as reported by the transaction.
-    pub(super) fn changed(&self) -> u64 {
+    pub(in crate::txn) fn changed(&self) -> u64 {
         self.changed.load(Relaxed)
     }
 

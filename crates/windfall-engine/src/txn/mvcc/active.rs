@@ -125,6 +125,15 @@ struct ActiveTable {
     snapshot: Option<Arc<Snapshot>>,
     /// Bytes that the names of prepared transactions take in a checkpoint's record.
     names: usize,
+    /// How many of the transactions that have ended were rolled back.
+    rolled_back: u64,
+}
+
+/// How a transaction has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::txn) enum Outcome {
+    Committed,
+    RolledBack,
 }
 
 impl ActiveEntry {
@@ -295,8 +304,11 @@ impl Active {
     }
 
     /// Ends a transaction. Returns whether purge has skipped some of its records, and its lock owner.
-    pub(in crate::txn) fn end(&self, trx: TrxId) -> (bool, Option<Arc<LockOwner>>) {
+    pub(in crate::txn) fn end(&self, trx: TrxId, outcome: Outcome) -> (bool, Option<Arc<LockOwner>>) {
         let mut table = self.table.lock();
+        if outcome == Outcome::RolledBack {
+            table.rolled_back += 1;
+        }
         let ended = table.running.remove(&trx);
         debug_assert!(ended.is_some(), "transaction {trx} ends and is not active");
         table.names -= ended.as_ref().map_or(0, ActiveEntry::log_of_name);
@@ -526,6 +538,9 @@ impl Active {
             id: *id,
             tag: running.options.tag,
             age: now.saturating_sub(running.since),
+            isolation: running.options.isolation,
+            row_locks: running.lock_owner.as_ref().map_or(0, |owner| owner.held_rows()),
+            changes: running.lock_owner.as_ref().map_or(0, |owner| owner.changed()),
             has_changes: running.first.is_some(),
             state: match &running.prepared {
                 Some(name) => TransactionState::Prepared(name.to_vec()),
@@ -558,6 +573,12 @@ impl Active {
     /// Returns the transactions that have ended by now, regardless of read views.
     pub(in crate::txn) fn ended(&self) -> Snapshot {
         self.snapshot_of(&self.table.lock())
+    }
+
+    /// Returns the numbers of the transactions that have committed and that were rolled back.
+    pub fn outcomes(&self) -> (u64, u64) {
+        let table = self.table.lock();
+        (self.ends() - table.rolled_back, table.rolled_back)
     }
 
     /// Returns the number of transactions that have ended: while it stays the same, a snapshot made now is the same.
@@ -642,7 +663,7 @@ mod tests {
         ending.announce(Lsn(800));
         active.ending(TrxId(7)).unwrap().announce(Lsn(900));
         assert_eq!(active.note(), (noted(&all), Some(Lsn(800))));
-        assert!(!active.end(TrxId(5)).0);
+        assert!(!active.end(TrxId(5), Outcome::Committed).0);
         assert_eq!(active.oldest(), TrxId(7));
         assert_eq!(active.note(), (noted(&all[1..]), Some(Lsn(900))));
         // A name takes room in the checkpoint's record, and a transaction without logged undo is not in it.
@@ -663,7 +684,7 @@ mod tests {
         let snapshot = Snapshot { low: TrxId(5), high: TrxId(10), active: vec![TrxId(7), TrxId(9)] };
         let covered: Vec<u64> = (4..12).filter(|trx| snapshot.covers(TrxId(*trx))).collect();
         assert_eq!(covered, [4, 5, 6, 8]);
-        assert!(active.end(TrxId(7)).0);
+        assert!(active.end(TrxId(7), Outcome::Committed).0);
     }
 
     /// The writer of an entry rolls back and ends after the entry was read, and before it is looked up.
@@ -678,7 +699,7 @@ mod tests {
             let inserted = EntryHeader { trx: writer, ..EntryHeader::default() };
             let there = active.is_active(writer).then_some(inserted);
             if there.is_some() {
-                active.end(writer);
+                active.end(writer, Outcome::Committed);
             }
             Ok(there)
         });
@@ -693,7 +714,7 @@ mod tests {
         let view = ReadView::new(&active);
         let (later, _) = active.begin(OwnerOptions::default()).unwrap();
         assert!(view.is_current(), "a view that is made now would see neither transaction, as this one");
-        active.end(later);
+        active.end(later, Outcome::Committed);
         assert!(!view.is_current(), "a view that is made now sees transaction {later}");
         let view = ReadView::new(&active);
         assert!(view.is_current() && view.sees(later) && !view.sees(trx));
@@ -717,18 +738,18 @@ mod tests {
         let (one, two) = (begin(), begin());
         let name: Arc<[u8]> = b"name"[..].into();
         active.set_prepared(old, Some(&name), 1000).unwrap();
-        active.end(one);
+        active.end(one, Outcome::Committed);
         assert_eq!(active.frozen_below(), old, "a prepared transaction is active");
-        active.end(old);
+        active.end(old, Outcome::Committed);
         assert_eq!(active.frozen_below(), two);
         // A view that does not see the second transaction, and later one that does.
         let view = ReadView::new(&active);
-        active.end(two);
+        active.end(two, Outcome::Committed);
         assert!(!view.sees(two) && view.sees(one));
         assert_eq!(active.frozen_below(), two);
         let later = ReadView::new(&active);
         let three = begin();
-        active.end(three);
+        active.end(three, Outcome::Committed);
         assert!(later.sees(two) && !later.sees(three));
         assert_eq!(active.frozen_below(), two, "the oldest view decides");
         drop(view);
@@ -738,7 +759,7 @@ mod tests {
         assert!(later.is_ended());
         let next = begin();
         assert_eq!(active.frozen_below(), next);
-        active.end(next);
+        active.end(next, Outcome::Committed);
         let number = active.number().unwrap();
         assert!(active.frozen_below() > number, "the number of a statement is of no transaction");
         drop(later);

@@ -9,7 +9,7 @@
 
 use core::time::Duration;
 
-use crate::ids::TrxId;
+use crate::{ids::TrxId, txn::locks::Isolation};
 
 /// A transaction that has changed or locked something and not ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +20,14 @@ pub struct TransactionInfo {
     pub tag: u64,
     /// The time since it got that number: at its first change or lock, or when the database was opened.
     pub age: Duration,
+    /// The isolation level; `None` for a call outside of transactions, and for a transaction that a crash has
+    /// interrupted.
+    pub isolation: Option<Isolation>,
+    /// The number of rows that it has locked, except those that it has changed and no other waits for.
+    pub row_locks: u64,
+    /// The number of its changes of rows, also of those that it has undone: what counts at the choice of the victim of
+    /// a deadlock. Those of temporary tables count only once it has locked anything, and those before a crash do not.
+    pub changes: u64,
     /// Whether it has changed anything that outlives the process.
     pub has_changes: bool,
     /// The state of the transaction.

@@ -16,6 +16,7 @@ pub mod value;
 pub mod view;
 pub mod visibility;
 
+pub(in crate::txn) use active::Outcome;
 pub use active::{Active, CurrentVersion};
 pub use ids::Ids;
 pub use snapshot::Snapshot;

@@ -135,7 +135,7 @@ mod tests {
         let held = |view: &ReadView| view.held(Ok::<(), TransactionError>(())).is_ok();
         let mut view = ReadView::new(active);
         let (trx, _) = active.begin(OwnerOptions::default()).unwrap();
-        active.end(trx);
+        active.end(trx, crate::txn::mvcc::Outcome::Committed);
         assert!(held(&view) && !view.sees(trx));
         view.release();
         view.release();

@@ -52,7 +52,7 @@ use crate::{
     tree::{LeafHint, Room, overflow::VALUE_BYTES_MAX},
     txn::{
         locks::{RowMode, key_latch::KeyLatchGuard},
-        mvcc::{CurrentVersion, value},
+        mvcc::{CurrentVersion, Outcome, value},
         trx::{Savepoint, Trx, rollback_queue::ChecksExcluded, running::RollbackCaller},
         undo::record::EntryChange,
     },
@@ -115,7 +115,7 @@ pub fn change<'e: 't, 't>(
     }
     match &done {
         // Before the key latch is released: the next call finds a row without unfinished changes.
-        Ok(_) if last => trx.end(),
+        Ok(_) if last => trx.end(Outcome::Committed),
         Ok(_) => {}
         Err(Stop::Blocked(_)) => match trx.rollback_call(&kept) {
             // A rollback outside of the gate would not be reported to observers of the table.

@@ -145,6 +145,11 @@ impl Prepared {
         );
     }
 
+    /// Returns the number of prepared transactions. Those of one shard are counted at the same moment.
+    pub fn count(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().len()).sum()
+    }
+
     /// Returns all prepared transactions, by name. Those of one shard are of the same moment.
     pub fn listing(&self) -> Vec<PreparedTransaction> {
         let mut all = Vec::new();

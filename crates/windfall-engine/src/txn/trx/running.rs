@@ -38,7 +38,7 @@ use crate::{
     sync::Arc,
     txn::{
         locks::{Inserter, LockOwner, RowMode, RowName},
-        mvcc::ReadView,
+        mvcc::{Outcome, ReadView},
         undo::{
             Stream,
             position::byte_of,
@@ -513,7 +513,7 @@ impl<'e> Trx<'e> {
             }
             None => None,
         };
-        self.end();
+        self.end(Outcome::Committed);
         Ok(end)
     }
 
@@ -533,12 +533,12 @@ impl<'e> Trx<'e> {
     }
 
     /// Ends the transaction, which has logged its end if it had to.
-    pub(in crate::txn) fn end(&mut self) {
+    pub(in crate::txn) fn end(&mut self, outcome: Outcome) {
         debug_assert!(!self.disarmed, "transaction {:?} ends twice", self.id());
         self.disarmed = true;
         let Some(id) = self.id() else { return };
         self.transactions.rollbacks().forget_partial_change(id);
-        let (has_skipped_records, lock_owner) = self.transactions.active().end(id);
+        let (has_skipped_records, lock_owner) = self.transactions.active().end(id, outcome);
         // Waiters for its locks check whether it has ended.
         if let Some(lock_owner) = lock_owner {
             self.transactions.lock_manager().end(&lock_owner);

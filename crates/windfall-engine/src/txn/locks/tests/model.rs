@@ -226,7 +226,7 @@ impl Pair {
     }
 
     fn options(trx: u64, deadlock_priority: i64) -> OwnerOptions {
-        OwnerOptions { tag: 0, deadlock_priority, ordering_group: GROUPS[trx as usize] }
+        OwnerOptions { deadlock_priority, ordering_group: GROUPS[trx as usize], ..OwnerOptions::default() }
     }
 
     /// Tells the observer what a waiter must report, and checks that each transaction in its way was named.

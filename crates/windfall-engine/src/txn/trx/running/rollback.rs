@@ -19,6 +19,7 @@ use crate::{
     sync::is_inside,
     txn::{
         locks::RowName,
+        mvcc::Outcome,
         trx::{
             rollback_queue::ChecksExcluded,
             state::{RollbackFrom, RollbackLog, Savepoint, Suspended},
@@ -74,7 +75,7 @@ impl Trx<'_> {
         match buffer::with_reserved_frames(|| self.undo_all_records(caller)) {
             Err(error) if !matches!(error, Error::Poisoned(_) | Error::Closed) => Err(self.hand_over(&error)),
             done => {
-                self.end();
+                self.end(Outcome::RolledBack);
                 done
             }
         }
@@ -151,7 +152,7 @@ impl Trx<'_> {
     ) -> (Option<Suspended>, Result<RollbackStep>) {
         match buffer::with_reserved_frames(|| self.undo_some_records(from, records)) {
             Ok(None) => {
-                self.end();
+                self.end(Outcome::RolledBack);
                 (None, Ok(RollbackStep::Advanced))
             }
             Ok(Some(undone)) => (Some(self.suspend()), Ok(undone)),

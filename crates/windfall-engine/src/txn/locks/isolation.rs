@@ -1,0 +1,57 @@
+//! The isolation level of a transaction, as lists show it.
+//!
+//! **Purpose.** The names of the levels. What each of them means for reads and locks is decided by the calls, above.
+//!
+//! **Invariants.** The levels are in the order of their strictness, and [`Isolation::ALL`] has each at its place (test:
+//! `levels_are_at_their_places`).
+
+/// The isolation level of a transaction, with the meanings that users of `MariaDB` know.
+///
+/// A *plain read* locks nothing. Changes and locking reads ([`TxTable::get_for_update`]) use the newest version of a
+/// row, and wait for a transaction that is changing it.
+///
+/// [`TxTable::get_for_update`]: https://docs.rs/windfall/latest/windfall/struct.TxTable.html#method.get_for_update
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Isolation {
+    /// A plain read returns the newest version, committed or not.
+    ReadUncommitted,
+    /// Each plain read returns what was committed when it began. In a statement (`Transaction::begin_statement`) all
+    /// plain reads return what was committed at the first of them, and refuse a table that was created or truncated
+    /// since ([`TransactionError::TableChanged`](crate::error::TransactionError::TableChanged)).
+    ReadCommitted,
+    /// All plain reads return what was committed at the first of them. No row is inserted into a range that the
+    /// transaction has locked.
+    #[default]
+    RepeatableRead,
+    /// As [`Isolation::RepeatableRead`], and a row that has changed since the snapshot is neither changed nor locked:
+    /// [`TransactionError::Changed`](crate::error::TransactionError::Changed). This prevents lost updates. Temporary
+    /// tables have no versions, and are read and changed as they are.
+    Snapshot,
+    /// Every plain read locks its rows, and the gaps between, as a read for share does.
+    Serializable,
+}
+
+impl Isolation {
+    /// All levels, from the weakest to the strictest.
+    pub const ALL: &[Self] = &[
+        Self::ReadUncommitted,
+        Self::ReadCommitted,
+        Self::RepeatableRead,
+        Self::Snapshot,
+        Self::Serializable,
+    ];
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_are_at_their_places() {
+        assert!(Isolation::ALL.is_sorted() && Isolation::ALL.len() == 5);
+        for (place, level) in Isolation::ALL.iter().enumerate() {
+            assert_eq!(*level as usize, place, "{level:?}");
+        }
+    }
+}
