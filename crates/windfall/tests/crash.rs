@@ -10,7 +10,7 @@ mod history;
 use std::collections::BTreeMap;
 
 use guard::whole;
-use history::{Live, Model, Rows, Step, index, observe, open, script, verify};
+use history::{Live, Model, Rows, Step, index, indexes, mixed_script, observe, open, verify};
 use windfall::{
     Database, FlushLog, TableOptions,
     disk::{Disk, FileName},
@@ -44,7 +44,7 @@ fn a_process_is_killed_and_then_the_power_is_lost() {
     let _again = whole("crash", "a_process_is_killed_and_then_the_power_is_lost");
     let mut points = 0;
     for (seed, steps) in [(1, 60), (2, 60), (31, 120)] {
-        let script = script(seed, steps);
+        let script = mixed_script(seed, steps);
         let disk = SimulatedDisk::new(seed);
         run(&disk, seed, &script);
         for operation in 1..=disk.operations() {
@@ -138,7 +138,7 @@ fn with_table(disk: &SimulatedDisk) -> (Database, SimulatedEnv, Model) {
             db.checkpoint().unwrap();
         }
     }
-    (db, env, Model(BTreeMap::from([("t".into(), (true, rows))])))
+    (db, env, Model(BTreeMap::from([("t".into(), (indexes("i"), rows))])))
 }
 
 #[test]

@@ -18,7 +18,7 @@ use std::{
 };
 
 use guard::{Guard, mix, read_back};
-use history::{Live, Model, Rows, Step, files, open, script, verify, without_gaps};
+use history::{Indexes, Live, Model, Rows, Step, files, open, script, verify, without_gaps};
 use windfall::{
     Database, Error, Result, TableOptions,
     disk::{Disk, FileName, Folder},
@@ -163,7 +163,7 @@ fn tables_of(step: &Step) -> Vec<&String> {
         | Step::Load(t, ..)
         | Step::Number(t, _)
         | Step::Truncate(t)
-        | Step::CreateIndex(t)
+        | Step::CreateIndex(t, _)
         | Step::DropIndex(t)
         | Step::Put(t, ..)
         | Step::Delete(t, _)
@@ -345,7 +345,7 @@ fn look(
                     wrong.insert(name.clone(), format!("{} rows", rows.len()));
                     silent.insert(name);
                 }
-                seen.0.insert(name.clone(), (false, rows));
+                seen.0.insert(name.clone(), (Indexes::new(), rows));
             }
             Err(error) => {
                 // The error that a table does not exist does not count as a report of damage.

@@ -13,7 +13,9 @@ mod soak;
 use std::{env::var, fmt, str::FromStr, time::Instant};
 
 use guard::{Guard, mix, read_back};
-use history::{Live, Many, Model, Step, files, observe, open_with, options, script, verify_with};
+use history::{
+    Live, Many, Model, Step, files, mixed_script, observe, open_with, options, script, verify_with,
+};
 use windfall::{
     Error, FlushLog, Options,
     disk::{Disk, FileName, Folder},
@@ -327,7 +329,7 @@ fn run(case: Case) -> bool {
     // The history ends soon after the fault, or continues to the end of its script.
     let after = [1, 7, usize::MAX][(case.n / 3) as usize % 3];
     let mut left = after;
-    for (n, step) in script(case.seed, STEPS).iter().enumerate() {
+    for (n, step) in mixed_script(case.seed, STEPS).iter().enumerate() {
         if n % REOPEN == REOPEN - 1 {
             history.close();
             history.open();
@@ -435,7 +437,7 @@ fn the_disk_is_full_for_a_while() {
     let (mut refused, guard) = (0, Guard::new());
     let again = "cargo test -p windfall --test faults -- --exact the_disk_is_full_for_a_while";
     for (seed, mode) in [(5, FlushLog::Sync), (6, FlushLog::Lazy)] {
-        let script = script(seed, 120);
+        let script = mixed_script(seed, 120);
         for from in 0..script.len() {
             refused += guard.run(&format!("{again} # seed {seed}, full at step {from}"), || {
                 let fault = Fault::Full;
@@ -503,9 +505,7 @@ impl BadFile {
         history.step(&Step::Checkpoint);
         let files = |history: &History| history.disk.list(Folder::Data).unwrap();
         let before = files(&history);
-        for step in
-            [BAD, GOOD].map(|table| Step::Create(table.into(), false)).into_iter().chain(Self::rows(0))
-        {
+        for step in [BAD, GOOD].map(|table| Step::Create(table.into(), "")).into_iter().chain(Self::rows(0)) {
             history.step(&step);
         }
         history.step(&Step::Checkpoint);

@@ -9,7 +9,9 @@ use windfall_sim::{SimulatedDisk, Survive};
 use crate::{
     case::{Case, History, Script},
     guard::{Guard, mix},
-    history::{Live, Model, Step, files, observe, open, script, script_of_groups, script_of_high_trees},
+    history::{
+        Live, Model, Step, files, mixed_script, observe, open, script_of_groups, script_of_high_trees,
+    },
 };
 
 /// The callback for a crash: the operation, the disk that it has left, and the states that may be there.
@@ -31,7 +33,7 @@ impl History {
     pub(crate) fn script(&self, run: u32) -> Vec<Step> {
         let steps = if run < self.before { self.steps.min(150) } else { self.steps };
         let script = match self.script {
-            Script::Mixed => script,
+            Script::Mixed => mixed_script,
             Script::High => script_of_high_trees,
             Script::Groups => script_of_groups,
         };

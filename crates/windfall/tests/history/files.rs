@@ -9,7 +9,11 @@ use windfall::{
 };
 use windfall_sim::SimulatedDisk;
 
-use super::{Model, Rows, numbered_rows, without_gaps};
+use super::{
+    Model, Rows,
+    entries::{self, Form},
+    numbered_rows, without_gaps,
+};
 
 const PAGE: usize = 4096;
 const SYSTEM: u64 = 1;
@@ -392,45 +396,156 @@ fn take<'a>(record: &mut &'a [u8], length: usize) -> Found<&'a [u8]> {
     record.split_off(..length).ok_or_else(|| "a record of a table is cut off".to_owned())
 }
 
-/// Returns the tablespaces of a table: that of its rows, and those of its indexes. Its metadata, if they have a tree of
-/// their own, are read on the way.
-fn spaces_of(disk: &SimulatedDisk, mut record: &[u8]) -> Found<(Vec<u64>, Option<u64>)> {
-    let record = &mut record;
-    take(record, 17)?;
-    let mut spaces = vec![u64_at(take(record, 8)?, 0)];
-    let metadata = match record.first_chunk() {
-        Some([255, 255, 255, 255]) => {
-            let space = u64_at(take(record, 12)?, 4);
-            let entries = Tree::read(disk, space)?;
-            if entries.keys().ne([b"m"]) {
-                return Err(format!("the metadata in tablespace {space} have the keys {:?}", entries.keys()));
-            }
-            Some(space)
-        }
-        _ => string(record, 4).map(|_| None)?,
-    };
-    for _ in 0..u16_at(take(record, 2)?, 0) {
-        string(record, 4)?;
-        spaces.push(u64_at(take(record, 8)?, 0));
-        take(record, 1)?;
-        let form = take(record, 1)?[0];
-        let number = u16_at(take(record, 2)?, 0);
-        match form {
-            0 => drop(take(record, number * 9)?),
-            1 => {}
-            _ => return Err(format!("an index has entries of form {form}")),
-        }
-    }
-    if record.is_empty() { Ok((spaces, metadata)) } else { Err("a record of a table is too long".into()) }
+/// The record of a table.
+struct TableRecord {
+    /// The tablespace of the rows.
+    rows: u64,
+    /// The tablespace of the metadata, if they have a tree of their own.
+    metadata: Option<u64>,
+    indexes: Vec<IndexRecord>,
 }
 
-/// Returns the key of a row's entry in the index of the histories, which is on the first eight bytes of the value.
-fn index_entry(key: &[u8], value: &[u8]) -> Vec<u8> {
-    let part = value[..value.len().min(8)].iter().flat_map(|byte| match byte {
+/// The record of an index.
+struct IndexRecord {
+    name: String,
+    space: u64,
+    is_unique: bool,
+    entries: EntryForm,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum EntryForm {
+    /// The parts of the key: kind, and two numbers.
+    OfValue(Vec<(u8, u32, u32)>),
+    /// The usual length of the index part.
+    Supplied(usize),
+    /// The name of the extractor.
+    Extracted(String),
+}
+
+impl TableRecord {
+    /// Reads a record. The metadata, if they have a tree of their own, are read on the way.
+    fn read(disk: &SimulatedDisk, mut record: &[u8]) -> Found<Self> {
+        let record = &mut record;
+        take(record, 17)?;
+        let rows = u64_at(take(record, 8)?, 0);
+        let metadata = match record.first_chunk() {
+            Some([255, 255, 255, 255]) => {
+                let space = u64_at(take(record, 12)?, 4);
+                let entries = Tree::read(disk, space)?;
+                if entries.keys().ne([b"m"]) {
+                    return Err(format!(
+                        "the metadata in tablespace {space} have the keys {:?}",
+                        entries.keys()
+                    ));
+                }
+                Some(space)
+            }
+            _ => string(record, 4).map(|_| None)?,
+        };
+        let count = u16_at(take(record, 2)?, 0);
+        let indexes = (0..count).map(|_| IndexRecord::read(record)).collect::<Found<_>>()?;
+        if record.is_empty() {
+            Ok(Self { rows, metadata, indexes })
+        } else {
+            Err("a record of a table is too long".into())
+        }
+    }
+
+    /// Returns all of its tablespaces.
+    fn spaces(&self) -> impl Iterator<Item = u64> {
+        let others = self.indexes.iter().map(|index| index.space).chain(self.metadata);
+        core::iter::once(self.rows).chain(others)
+    }
+}
+
+impl IndexRecord {
+    fn read(record: &mut &[u8]) -> Found<Self> {
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).map_err(|error| error.to_string());
+        let name = text(string(record, 4)?)?;
+        let space = u64_at(take(record, 8)?, 0);
+        let is_unique = match take(record, 1)?[0] {
+            0 => false,
+            1 => true,
+            other => return Err(format!("an index is unique: {other}")),
+        };
+        let entries = match take(record, 1)?[0] {
+            0 => {
+                let parts = (0..u16_at(take(record, 2)?, 0)).map(|_| {
+                    let part = take(record, 9)?;
+                    Ok((part[0], u32_at(part, 1), u32_at(part, 5)))
+                });
+                EntryForm::OfValue(parts.collect::<Found<_>>()?)
+            }
+            1 => EntryForm::Supplied(u16_at(take(record, 2)?, 0)),
+            2 => EntryForm::Extracted(text(string(record, 4)?)?),
+            form => return Err(format!("an index has entries of form {form}")),
+        };
+        Ok(Self { name, space, is_unique, entries })
+    }
+
+    /// Returns the entries of these rows, with their values. The definition must be that of an index with this name.
+    fn entries_of(&self, rows: &Rows) -> Found<Rows> {
+        let form = Form::of(&self.name);
+        let is_defined = match &self.entries {
+            EntryForm::OfValue(parts) => form == Form::Value && parts[..] == [(0, 0, 8)],
+            EntryForm::Supplied(usual) => form == Form::Supplied && *usual == usize::from(entries::USUAL),
+            EntryForm::Extracted(extractor) => form == Form::Extracted && extractor == entries::EXTRACTOR,
+        };
+        if !is_defined || self.is_unique != (form == Form::Supplied) {
+            return Err(format!("the index {} is defined by {:?}", self.name, self.entries));
+        }
+        let of_row = |(key, value): (&Vec<u8>, &Vec<u8>)| -> Vec<(Vec<u8>, Vec<u8>)> {
+            match form {
+                Form::Value => vec![(index_entry(key, value), Vec::new())],
+                Form::Supplied => {
+                    let made = entries::supplied_of(key, value);
+                    made.map(|made| supplied_entry(&made.key, &made.payload, key)).into_iter().collect()
+                }
+                Form::Extracted => {
+                    let tags = entries::tags(key, value).into_iter();
+                    tags.map(|(byte, number, payload)| (extracted_entry(byte, number, key), payload))
+                        .collect()
+                }
+            }
+        };
+        Ok(rows.iter().flat_map(of_row).collect())
+    }
+}
+
+/// Returns bytes as they are in a key that something follows.
+fn terminated(bytes: &[u8]) -> Vec<u8> {
+    let escaped = bytes.iter().flat_map(|byte| match byte {
         0 => vec![0, 255],
         byte => vec![*byte],
     });
-    part.chain([0, 0]).chain(key.iter().copied()).collect()
+    escaped.chain([0, 0]).collect()
+}
+
+/// Returns the key of a row's entry in an index on the first eight bytes of the value.
+fn index_entry(key: &[u8], value: &[u8]) -> Vec<u8> {
+    [&terminated(&value[..value.len().min(8)])[..], key].concat()
+}
+
+/// Returns the key and the value of a supplied entry.
+fn supplied_entry(part: &[u8], payload: &[u8], key: &[u8]) -> (Vec<u8>, Vec<u8>) {
+    let value = if part.len() == usize::from(entries::USUAL) && payload.is_empty() {
+        Vec::new()
+    } else {
+        [&(part.len() as u16).to_le_bytes(), payload].concat()
+    };
+    ([part, key].concat(), value)
+}
+
+/// Returns the key of an extracted entry with a text of one byte and a number in descending order.
+fn extracted_entry(byte: u8, number: i64, key: &[u8]) -> Vec<u8> {
+    let bytes = number.unsigned_abs().to_be_bytes();
+    let digits = &bytes[bytes.iter().take_while(|byte| **byte == 0).count()..];
+    let head = if number < 0 { 0x30 - digits.len() as u8 } else { 0x30 + digits.len() as u8 };
+    let ascending =
+        core::iter::once(head).chain(digits.iter().map(|byte| if number < 0 { !byte } else { *byte }));
+    let part: Vec<u8> = ascending.map(|byte| !byte).collect();
+    [&[0x58][..], &terminated(&[byte]), &part, &[0], key].concat()
 }
 
 /// Returns the table of each tablespace that belongs to one.
@@ -440,8 +555,7 @@ pub(crate) fn owners(disk: &SimulatedDisk) -> Found<BTreeMap<u64, String>> {
     for (key, value) in Tree::read(disk, SYSTEM)? {
         if let Some((b't', name)) = key.split_first() {
             let name = String::from_utf8_lossy(name);
-            let (spaces, metadata) = spaces_of(disk, &value)?;
-            owners.extend(spaces.into_iter().chain(metadata).map(|space| (space, name.to_string())));
+            owners.extend(TableRecord::read(disk, &value)?.spaces().map(|space| (space, name.to_string())));
         }
     }
     Ok(owners)
@@ -504,37 +618,40 @@ pub(crate) fn read(disk: &SimulatedDisk) -> Found<Model> {
     for (key, value) in Tree::read(disk, SYSTEM)? {
         match key.split_first() {
             Some((b't', name)) => {
-                let (spaces, metadata) = spaces_of(disk, &value)?;
-                if !spaces.iter().chain(&metadata).all(|space| named.insert(*space)) {
-                    return Err(format!("a tablespace of {spaces:?} has two owners"));
+                let record = TableRecord::read(disk, &value)?;
+                if let Some(space) = record.spaces().find(|space| !named.insert(*space)) {
+                    return Err(format!("tablespace {space} has two owners"));
                 }
                 let (rows, Header { ceiling, row_ids, rows: counted }) =
-                    Tree::read_with_header(disk, spaces[0])?;
+                    Tree::read_with_header(disk, record.rows)?;
                 if counted != rows.len() as u64 {
                     return Err(format!(
                         "{} has {} rows, and {counted} in its header",
-                        spaces[0],
+                        record.rows,
                         rows.len()
                     ));
                 }
-                for space in &spaces[1..] {
-                    let entries: BTreeSet<Vec<u8>> = Tree::read(disk, *space)?.into_keys().collect();
-                    if entries != rows.iter().map(|(key, value)| index_entry(key, value)).collect() {
-                        return Err(format!("the index in tablespace {space} is not that of its rows"));
+                for index in &record.indexes {
+                    if Tree::read(disk, index.space)? != index.entries_of(&rows)? {
+                        return Err(format!(
+                            "the index in tablespace {} is not that of its rows",
+                            index.space
+                        ));
                     }
                 }
                 let count = numbered_rows(&rows);
                 if count > 0 && row_ids <= count {
                     return Err(format!(
                         "{}: {count} rows with an id, and a ceiling of {row_ids}",
-                        spaces[0]
+                        record.rows
                     ));
                 }
                 let (rows, last) = without_gaps(rows);
                 if last > 0 && ceiling <= last {
-                    return Err(format!("{}: a row {last}, and a ceiling of {ceiling}", spaces[0]));
+                    return Err(format!("{}: a row {last}, and a ceiling of {ceiling}", record.rows));
                 }
-                model.0.insert(String::from_utf8_lossy(name).into_owned(), (spaces.len() > 1, rows));
+                let indexes = record.indexes.into_iter().map(|index| index.name).collect();
+                model.0.insert(String::from_utf8_lossy(name).into_owned(), (indexes, rows));
             }
             Some((b'u', _)) => drop(named.insert(u64_at(&value, 0))),
             Some((b'f', space)) => {
