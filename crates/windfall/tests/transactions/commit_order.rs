@@ -1,6 +1,7 @@
 //! The order of commits: each commit in it notes a position, and snapshots are taken between two of them.
 
 use std::{
+    collections::BTreeSet,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering::SeqCst},
@@ -10,13 +11,13 @@ use std::{
 
 use windfall::{
     Database, FlushLog, Isolation, Result, TableOptions, TransactionOptions,
-    env::RealEnv,
+    env::{Env as _, RealEnv},
     error::{Error, TransactionError, UsageError},
     ids::Lsn,
 };
-use windfall_sim::SimulatedDisk;
+use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
 
-use super::{begin, database, options};
+use super::{begin, database, guard::whole, options, simulated};
 
 fn snapshot(db: &Database) -> windfall::Transaction {
     let level = TransactionOptions::default().isolation(Isolation::Snapshot);
@@ -169,4 +170,109 @@ fn a_commit_that_fails_notes_nothing() {
     reader.commit_ordered(FlushLog::Sync, |end| noted = Some(end)).unwrap();
     assert_eq!(noted, Some(None));
     db.close().unwrap();
+}
+
+/// A coordinator's own log of the order of commits, and what it knows about the transactions in it.
+#[derive(Default)]
+struct Coordinator {
+    order: Vec<u8>,
+    /// The commits that are durable: those at the beginning of the order.
+    durable: usize,
+    /// The transactions that were prepared, durably.
+    prepared: BTreeSet<u8>,
+}
+
+impl Coordinator {
+    /// Checks what a crash has left, and ends the prepared transactions as the order says. Returns how many commits of
+    /// the order were missing.
+    fn judge(&self, disk: &SimulatedDisk, seed: u64, what: &str) -> usize {
+        let env = SimulatedEnv::new(seed);
+        let db = simulated(disk, &env);
+        let table = db.table("t").unwrap();
+        let rows = || -> Vec<u8> { table.rows().unwrap().map(|row| row.unwrap().0[0]).collect() };
+        let sorted = |some: &[u8]| {
+            let mut some = some.to_vec();
+            some.sort_unstable();
+            some
+        };
+        let found = rows();
+        assert!(
+            found.len() >= self.durable,
+            "{what}: {} commits are durable, {found:?} are there",
+            self.durable
+        );
+        let (first, rest) = self.order.split_at(found.len().min(self.order.len()));
+        assert_eq!(found, sorted(first), "{what}: not the first of {:?}", self.order);
+        let left: Vec<u8> = db.prepared().iter().map(|one| one.xid[0]).collect();
+        let again: Vec<u8> = rest.iter().copied().filter(|n| self.prepared.contains(n)).collect();
+        assert!(again.iter().all(|n| left.contains(n)), "{what}: of {again:?} only {left:?} are prepared");
+        for n in &left {
+            if rest.contains(n) {
+                db.commit_prepared(&[*n]).unwrap();
+            } else {
+                db.rollback_prepared(&[*n]).unwrap();
+            }
+        }
+        let ended = rest.iter().copied().filter(|n| left.contains(n));
+        assert_eq!(rows(), sorted(&first.iter().copied().chain(ended).collect::<Vec<_>>()), "{what}");
+        env.run_workers(200);
+        assert_eq!(db.check().unwrap().findings, Vec::<String>::new(), "{what}");
+        rest.len()
+    }
+}
+
+/// Some of the transactions are prepared before, and some commits are not synced. After a crash at any operation the
+/// commits that are there are the first of the order, and the coordinator can make up for others that were prepared.
+#[test]
+fn a_crash_leaves_the_beginning_of_the_order() {
+    let _again = whole("transactions", "commit_order::a_crash_leaves_the_beginning_of_the_order");
+    let (mut points, mut missing) = (0, 0);
+    for seed in 1..4 {
+        let disk = SimulatedDisk::new(seed);
+        let (env, chance) = (SimulatedEnv::new(seed), SimulatedEnv::new(seed ^ 0xc0));
+        let draw = |n: u64| (chance.random() % n) as usize;
+        let db = simulated(&disk, &env);
+        let table = db.create_table("t", TableOptions::default()).unwrap();
+        db.checkpoint().unwrap();
+        disk.record_crash_points(1..=u64::MAX);
+        let mut coordinator = Coordinator::default();
+        let mut visit = |coordinator: &Coordinator| {
+            for (operation, crash_point) in disk.take_crash_points() {
+                for survive in [Survive::Nothing, Survive::Everything, Survive::Random(operation)] {
+                    let what = format!("seed {seed}, operation {operation}, {survive:?}");
+                    missing += coordinator.judge(&crash_point.restart(survive), seed + operation, &what);
+                    points += 1;
+                }
+            }
+        };
+        let mut open = Vec::new();
+        for n in 0..40u8 {
+            let trx = begin(&db, Isolation::ALL[usize::from(n) % Isolation::ALL.len()]);
+            trx.table(&table).put(&[n], &vec![n; [20, 300, 5000][draw(3)]]).unwrap();
+            open.push((n, trx));
+            // They do not end in the order in which they began.
+            if open.len() < 4 {
+                continue;
+            }
+            let (n, mut trx) = open.swap_remove(draw(4));
+            if draw(2) == 0 {
+                trx.prepare(&[n]).unwrap();
+                visit(&coordinator);
+                coordinator.prepared.insert(n);
+            }
+            let mode = [FlushLog::Lazy, FlushLog::Lazy, FlushLog::Write, FlushLog::Sync][draw(4)];
+            trx.commit_ordered(mode, |_| coordinator.order.push(n)).unwrap();
+            visit(&coordinator);
+            if mode == FlushLog::Sync {
+                coordinator.durable = coordinator.order.len();
+            }
+            match draw(6) {
+                0 => db.checkpoint().unwrap(),
+                turns => env.run_workers(2 * turns),
+            }
+            visit(&coordinator);
+        }
+    }
+    println!("{points} crashes, after which {missing} commits of the order were missing");
+    assert!(points > 300 && missing > 300, "{points} crashes with {missing} missing commits");
 }
