@@ -88,6 +88,11 @@ impl Rows {
     }
 }
 
+/// Returns whether a call that picks rows keeps the lock of one with this value.
+pub(crate) fn is_wanted(value: &Value) -> bool {
+    value[value.len() - 1].is_multiple_of(2)
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     Set(u64),
@@ -100,6 +105,9 @@ pub(crate) enum Change {
 pub(crate) enum Call {
     Begin(Level),
     Read(Rows, Lock),
+    /// Locks the rows, and unlocks those that are [not wanted](is_wanted): they are read, each at a moment of its own.
+    /// At levels without gap locks only.
+    Pick(Rows),
     /// Writes a register, whether the row exists or not.
     Put(Key, u64),
     /// Appends to the newest list; a missing row is an empty list.
@@ -116,6 +124,8 @@ pub(crate) enum Call {
 pub(crate) enum Answer {
     Done,
     Rows(Vec<Row>),
+    /// The rows that were read, in their order, and whether each is locked.
+    Picked(Vec<(Row, bool)>),
     /// The call waits for another transaction. [`Client::answer`] returns its result.
     Waits,
     /// The transaction is over and was rolled back.

@@ -12,8 +12,9 @@ use std::{
 };
 
 use windfall::{
-    Database, Error, IndexOptions, Isolation, Options, Result, Table, TableOptions, Transaction,
-    TransactionOptions, TxTable,
+    Batch, Database, Error, IndexBatch, IndexEntry, IndexOptions, Isolation, OneRow, Options, Result,
+    StatementEnd, SuppliedChange, SuppliedEntry, Table, TableOptions, Transaction, TransactionOptions,
+    TxTable, Values,
     env::{Next, RealEnv, Step},
     error::{LockError, SchemaError, TransactionError},
     ids::TrxId,
@@ -23,7 +24,7 @@ use windfall_sim::SimulatedDisk;
 
 use super::{
     changed_env,
-    client::{Answer, Call, Change, Client, Level, Lock, Refusal, Row, Rows, Value},
+    client::{Answer, Call, Change, Client, Level, Lock, Refusal, Row, Rows, Value, is_wanted},
     time_limit::HANG,
 };
 
@@ -45,6 +46,25 @@ const HEAD: usize = 24;
 
 /// Creates a database with one empty table. Its indexes have the rows in the order of their keys.
 pub(crate) fn database() -> Database {
+    // Every write moves the row's index entries.
+    database_with(
+        TableOptions::default()
+            .index("by_item", IndexOptions::on_value(0..HEAD as u32))
+            .index("by_item_once", IndexOptions::on_value(0..HEAD as u32).unique()),
+    )
+}
+
+/// Creates such a database with indexes of supplied entries: every write moves the entry in the first index, and
+/// replaces the payload of that in the second one.
+pub(crate) fn database_of_supplied_entries() -> Database {
+    database_with(
+        TableOptions::default()
+            .index("by_item", IndexOptions::supplied(HEAD as u16))
+            .index("by_item_once", IndexOptions::supplied(8).unique()),
+    )
+}
+
+fn database_with(indexes: TableOptions) -> Database {
     let options = Options::default()
         .page_size(4096)
         .buffer_pool_size(256 * 4096)
@@ -53,10 +73,6 @@ pub(crate) fn database() -> Database {
         .lock_wait_timeout(HANG);
     let env = Arc::new(changed_env::Changed { env: Arc::new(RealEnv::default()), change: WithoutPauses });
     let db = Database::open_on(Arc::new(SimulatedDisk::new(1)), env, &options, &|_| {}).unwrap();
-    // Every write moves the row's index entries.
-    let indexes = TableOptions::default()
-        .index("by_item", IndexOptions::on_value(0..HEAD as u32))
-        .index("by_item_once", IndexOptions::on_value(0..HEAD as u32).unique());
     db.create_table("rows", indexes).unwrap();
     db
 }
@@ -98,10 +114,58 @@ fn decode(bytes: &[u8]) -> Value {
 enum By {
     Key,
     Index(&'static str),
+    /// By a cursor on a range, some rows at a time.
+    Cursor,
+    /// In the same way, by the entries of an index.
+    IndexCursor(&'static str),
+    /// All keys of the range in one call.
+    Many,
+    /// A single row by its unique index key, which is its key.
+    One,
+}
+
+/// The most rows that a cursor returns at a time: less than a range has.
+const BATCH: usize = 2;
+
+/// Returns the keys of a range, if they are few.
+fn keys_of(rows: Rows) -> Option<Vec<[u8; 8]>> {
+    (rows.last - rows.first < 16).then(|| (rows.first..=rows.last).map(u64::to_be_bytes).collect())
+}
+
+/// The supplied entries of a row: of the first index, and of the second one.
+struct Entries {
+    key: [u8; 8],
+    head: Vec<u8>,
+}
+
+impl Entries {
+    fn of(key: u64, value: &Value) -> Self {
+        Self {
+            key: key.to_be_bytes(),
+            head: head(key, value).into_iter().flat_map(u64::to_be_bytes).collect(),
+        }
+    }
+
+    /// Returns the changes of a row's entries.
+    fn changes<'e>(old: Option<&'e Self>, new: Option<&'e Self>) -> [SuppliedChange<'e>; 2] {
+        let moving = |entries: &'e Self| SuppliedEntry::new(&entries.head).payload(&entries.head[8..]);
+        let fixed = |entries: &'e Self| SuppliedEntry::new(&entries.key).payload(&entries.head);
+        [
+            SuppliedChange::new("by_item", old.map(moving), new.map(moving)),
+            SuppliedChange::new("by_item_once", old.map(fixed), new.map(fixed)),
+        ]
+    }
 }
 
 fn row_of(key: &[u8], value: &[u8]) -> Row {
     (u64::from_be_bytes(key.try_into().unwrap()), decode(value))
+}
+
+/// Returns the row of an entry, whose payload, if it has one, must end with the end of the row's head.
+fn row_of_entry(entry: IndexEntry<'_>) -> Row {
+    let head = &entry.value[..HEAD];
+    assert!(head.ends_with(entry.payload), "the payload {:?} is not that of {head:?}", entry.payload);
+    row_of(entry.key, entry.value)
 }
 
 /// Returns the range of these rows in the indexes, for any numbers.
@@ -121,33 +185,71 @@ pub(crate) struct Session {
     reads: usize,
     /// Whether each change first freezes its leaf.
     eager: bool,
+    /// Whether the entries of the indexes are supplied.
+    supplies: bool,
+    /// Whether the call in progress is a statement.
+    in_statement: bool,
 }
 
 impl Session {
     pub(crate) fn new(db: &Database) -> Self {
         let (table, level) = (db.table("rows").unwrap(), Level::ReadCommitted);
-        Self { db: db.clone(), table, open: None, level, ways: &[By::Key], reads: 0, eager: false }
+        Self {
+            db: db.clone(),
+            table,
+            open: None,
+            level,
+            ways: &[By::Key],
+            reads: 0,
+            eager: false,
+            supplies: false,
+            in_statement: false,
+        }
     }
 
-    /// Creates a session that finds rows by its indexes, too.
-    pub(crate) fn of_all_ways(db: &Database, eager: bool) -> Self {
-        let ways = &[By::Key, By::Index("by_item"), By::Key, By::Index("by_item_once")];
-        Self { ways, eager, ..Self::new(db) }
+    /// Creates a session that finds rows in all ways. `supplies` is whether it supplies the entries of the indexes.
+    pub(crate) fn of_all_ways(db: &Database, eager: bool, supplies: bool) -> Self {
+        let ways = &[
+            By::Key,
+            By::Index("by_item"),
+            By::Cursor,
+            By::Many,
+            By::IndexCursor("by_item"),
+            By::Key,
+            By::Index("by_item_once"),
+            By::One,
+            By::IndexCursor("by_item_once"),
+        ];
+        Self { ways, eager, supplies, ..Self::new(db) }
     }
 
     /// Returns how to find rows this time. A reader with neither a read view nor gap locks misses a row that an index
     /// update moves to a position that its scan has passed, as in every database.
-    fn next_way(&mut self, lock: Lock) -> By {
+    fn next_way(&mut self, rows: Rows, lock: Lock) -> By {
         self.reads += 1;
-        match self.level {
-            Level::ReadUncommitted => By::Key,
-            Level::ReadCommitted if lock != Lock::Plain => By::Key,
-            _ => self.ways[self.reads % self.ways.len()],
+        let may_miss = match self.level {
+            Level::ReadUncommitted => true,
+            Level::ReadCommitted => lock != Lock::Plain,
+            _ => false,
+        };
+        // The batches of a cursor are of different moments, unless they are of one statement.
+        let may_tear = self.level == Level::ReadCommitted && lock == Lock::Plain && !self.in_statement;
+        match self.ways[self.reads % self.ways.len()] {
+            By::Cursor if may_tear => By::Key,
+            By::IndexCursor(name) if may_tear => By::Index(name),
+            By::Index(_) if may_miss => By::Key,
+            By::IndexCursor(_) if may_miss => By::Cursor,
+            By::Many if keys_of(rows).is_none() => By::Key,
+            // A dirty read finds an entry and its row at different moments.
+            By::One if self.level == Level::ReadUncommitted && lock == Lock::Plain => By::Key,
+            // An index key of the value contains what the row is read for.
+            By::One if !self.supplies || rows.first != rows.last => By::Key,
+            by => by,
         }
     }
 
     fn read(&mut self, table: &TxTable<'_>, rows: Rows, lock: Lock) -> Result<Vec<Row>> {
-        let by = self.next_way(lock);
+        let by = self.next_way(rows, lock);
         let all = Self::find(table, rows, lock, by)?;
         if lock == Lock::Plain && matches!(self.level, Level::RepeatableRead | Level::Snapshot) {
             let keys = table.index("by_item")?.keys(heads(rows))?;
@@ -161,15 +263,118 @@ impl Session {
     }
 
     fn find(table: &TxTable<'_>, rows: Rows, lock: Lock, by: By) -> Result<Vec<Row>> {
-        if let By::Index(name) = by {
-            let (index, heads) = (table.index(name)?, heads(rows));
-            let found = match lock {
-                Lock::Plain => index.range(heads),
-                Lock::Shared => index.range_for_share(heads),
-                Lock::Exclusive => index.range_for_update(heads),
-            };
-            return found?.map(|row| row.map(|row| row_of(&row.key, &row.value))).collect();
+        match by {
+            By::Key => Self::find_by_key(table, rows, lock),
+            By::Index(name) => {
+                let (index, heads) = (table.index(name)?, heads(rows));
+                let found = match lock {
+                    Lock::Plain => index.range(heads),
+                    Lock::Shared => index.range_for_share(heads),
+                    Lock::Exclusive => index.range_for_update(heads),
+                };
+                found?.map(|row| row.map(|row| row_of(&row.key, &row.value))).collect()
+            }
+            By::Cursor => {
+                let mut cursor = match lock {
+                    Lock::Plain => table.cursor(),
+                    Lock::Shared => table.cursor_for_share(),
+                    Lock::Exclusive => table.cursor_for_update(),
+                }?;
+                cursor.set_range(rows.first.to_be_bytes()..=rows.last.to_be_bytes());
+                let (mut batch, mut found) = (Batch::default(), Vec::new());
+                while cursor.next_batch_of(&mut batch, BATCH)? > 0 {
+                    found.extend(batch.iter().map(|(key, value)| row_of(key, value)));
+                }
+                Ok(found)
+            }
+            By::IndexCursor(name) => {
+                let index = table.index(name)?;
+                let mut cursor = match lock {
+                    Lock::Plain => index.cursor(),
+                    Lock::Shared => index.cursor_for_share(),
+                    Lock::Exclusive => index.cursor_for_update(),
+                }?;
+                cursor.set_range(heads(rows));
+                let (mut batch, mut found) = (IndexBatch::default(), Vec::new());
+                while cursor.next_batch_of(&mut batch, BATCH)? > 0 {
+                    found.extend(batch.iter().map(row_of_entry));
+                }
+                Ok(found)
+            }
+            By::Many => {
+                let (keys, mut values) = (keys_of(rows).expect("they are few"), Values::default());
+                match lock {
+                    Lock::Plain => table.get_many(&keys, &mut values),
+                    Lock::Shared => table.get_many_for_share(&keys, &mut values),
+                    Lock::Exclusive => table.get_many_for_update(&keys, &mut values),
+                }?;
+                let found = keys.iter().zip(values.iter());
+                Ok(found.filter_map(|(key, value)| Some(row_of(key, value?))).collect())
+            }
+            By::One => {
+                let (index, key) = (table.index("by_item_once")?, rows.first.to_be_bytes());
+                let mut one = OneRow::default();
+                let found = match lock {
+                    Lock::Plain => index.get_one(&key, &mut one),
+                    Lock::Shared => index.get_one_for_share(&key, &mut one),
+                    Lock::Exclusive => index.get_one_for_update(&key, &mut one),
+                };
+                Ok(found?.map(row_of_entry).into_iter().collect())
+            }
         }
+    }
+
+    /// Locks rows, and unlocks those that are not wanted. Each call does that in another way.
+    fn pick(&mut self, table: &TxTable<'_>, rows: Rows) -> Result<Vec<(Row, bool)>> {
+        self.reads += 1;
+        let mut picked = Vec::new();
+        match self.reads % 3 {
+            0 => {
+                let mut cursor = table.cursor_for_update()?;
+                cursor.semi_consistent(true);
+                cursor.set_range(rows.first.to_be_bytes()..=rows.last.to_be_bytes());
+                while cursor.next()? {
+                    let mut row = cursor.row().map(|(key, value)| row_of(key, value)).expect("it has a row");
+                    let mut is_locked = !cursor.was_semi_consistent();
+                    if !is_locked && is_wanted(&row.1) {
+                        // Its newest version is not known yet.
+                        if !cursor.lock_row()? {
+                            continue;
+                        }
+                        row = cursor.row().map(|(key, value)| row_of(key, value)).expect("it has a row");
+                        is_locked = true;
+                    }
+                    if is_locked && !is_wanted(&row.1) {
+                        is_locked = !cursor.unlock_row()?;
+                    }
+                    picked.push((row, is_locked));
+                }
+            }
+            1 => {
+                let (mut cursor, mut batch) = (table.cursor_for_update()?, Batch::default());
+                cursor.set_range(rows.first.to_be_bytes()..=rows.last.to_be_bytes());
+                while cursor.next_batch_of(&mut batch, BATCH)? > 0 {
+                    let found: Vec<Row> = batch.iter().map(|(key, value)| row_of(key, value)).collect();
+                    for (place, row) in found.into_iter().enumerate() {
+                        let unlocks = !is_wanted(&row.1) && cursor.unlock_row_of(&mut batch, place)?;
+                        picked.push((row, !unlocks));
+                    }
+                }
+            }
+            _ => {
+                let (keys, mut values) = (keys_of(rows).expect("they are few"), Values::default());
+                table.get_many_for_update(&keys, &mut values)?;
+                for (place, key) in keys.iter().enumerate() {
+                    let Some(row) = values.get(place).map(|value| row_of(key, value)) else { continue };
+                    let unlocks = !is_wanted(&row.1) && table.unlock_row_of(&mut values, place)?;
+                    picked.push((row, !unlocks));
+                }
+            }
+        }
+        Ok(picked)
+    }
+
+    fn find_by_key(table: &TxTable<'_>, rows: Rows, lock: Lock) -> Result<Vec<Row>> {
         if rows.first == rows.last {
             let key = rows.first.to_be_bytes();
             let value = match lock {
@@ -188,16 +393,70 @@ impl Session {
         found?.map(|row| row.map(|(key, value)| row_of(&key, &value))).collect()
     }
 
+    /// Inserts a row, with its entries if they are supplied.
+    fn insert(table: &TxTable<'_>, key: u64, value: &Value, supplies: bool) -> Result<()> {
+        let (row, bytes) = (key.to_be_bytes(), encode(key, value));
+        if !supplies {
+            return table.insert(&row, &bytes);
+        }
+        table.insert_with(&row, &bytes, &Entries::changes(None, Some(&Entries::of(key, value))))
+    }
+
+    /// Puts a row. If its entries are supplied, it is locked before, because the old ones must be known.
+    fn put(table: &TxTable<'_>, key: u64, value: &Value, supplies: bool) -> Result<()> {
+        let (row, bytes) = (key.to_be_bytes(), encode(key, value));
+        if !supplies {
+            return table.put(&row, &bytes);
+        }
+        loop {
+            let Some(old) = table.get_for_update(&row)? else {
+                match Self::insert(table, key, value, supplies) {
+                    // Without gap locks another transaction may have inserted the row first.
+                    Err(Error::Schema(SchemaError::DuplicateKey { .. })) => continue,
+                    done => return done,
+                }
+            };
+            let (old, new) = (Entries::of(key, &decode(&old)), Entries::of(key, value));
+            return table.update_with(&row, &bytes, &Entries::changes(Some(&old), Some(&new)));
+        }
+    }
+
+    /// Deletes a row. Returns whether there was one.
+    fn delete(table: &TxTable<'_>, key: u64, supplies: bool) -> Result<bool> {
+        let row = key.to_be_bytes();
+        if !supplies {
+            return table.delete(&row);
+        }
+        let Some(old) = table.get_for_update(&row)? else { return Ok(false) };
+        table.delete_with(&row, &Entries::changes(Some(&Entries::of(key, &decode(&old))), None))
+    }
+
+    /// Runs a call as a statement, or, in some cases, without one.
+    fn run_as_statement(&mut self, trx: &Transaction, call: &Call) -> Result<Answer> {
+        let table = self.table.clone();
+        self.in_statement = self.ways.len() > 1 && self.reads.is_multiple_of(2);
+        if self.in_statement {
+            trx.begin_statement()?;
+        }
+        let done = self.run(&trx.table(&table), call)?;
+        if self.in_statement {
+            trx.end_statement(StatementEnd::Keep)?;
+        }
+        Ok(done)
+    }
+
     fn run(&mut self, table: &TxTable<'_>, call: &Call) -> Result<Answer> {
-        let put = |key: u64, value: &Value| table.put(&key.to_be_bytes(), &encode(key, value));
+        let supplies = self.supplies;
+        let put = |key: u64, value: &Value| Self::put(table, key, value, supplies);
         match *call {
             Call::Read(rows, lock) => return self.read(table, rows, lock).map(Answer::Rows),
+            Call::Pick(rows) => return self.pick(table, rows).map(Answer::Picked),
             Call::Put(key, number) => put(key, &vec![number])?,
             Call::Append(key, number) => {
                 let row = key.to_be_bytes();
                 loop {
                     let Some(value) = table.get_for_update(&row)? else {
-                        match table.insert(&row, &encode(key, &vec![number])) {
+                        match Self::insert(table, key, &vec![number], supplies) {
                             // Without gap locks another transaction may have inserted the row first.
                             Err(Error::Schema(SchemaError::DuplicateKey { .. })) => continue,
                             done => break done?,
@@ -209,7 +468,7 @@ impl Session {
                 }
             }
             Call::Delete(key, _) => {
-                if !table.delete(&key.to_be_bytes())? {
+                if !Self::delete(table, key, supplies)? {
                     return Ok(Answer::Rows(Vec::new()));
                 }
             }
@@ -219,7 +478,7 @@ impl Session {
                         Change::Set(number) => value[0] = number,
                         Change::Add(number) => value[0] += number,
                         Change::Delete => {
-                            table.delete(&key.to_be_bytes())?;
+                            Self::delete(table, key, supplies)?;
                             continue;
                         }
                     }
@@ -245,8 +504,7 @@ impl Client for Session {
             Call::Commit => trx.commit().map(|_| Answer::Done),
             Call::Rollback => trx.rollback().map(|()| Answer::Done),
             call => {
-                let table = self.table.clone();
-                let done = self.run(&trx.table(&table), call);
+                let done = self.run_as_statement(&trx, call);
                 if done.is_ok() {
                     self.open = Some(trx);
                 }

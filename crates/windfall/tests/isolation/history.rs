@@ -144,6 +144,13 @@ impl<C: Client> Recorder<C> {
                 let what = What::Read { first, last, lock, rows: rows.clone() };
                 open.steps.push(Step { begin, end, what });
             }
+            (Call::Pick(_), Answer::Picked(rows)) => {
+                open.steps.extend(rows.iter().map(|(row, is_locked)| {
+                    let lock = if *is_locked { Lock::Exclusive } else { Lock::Plain };
+                    let what = What::Read { first: row.0, last: row.0, lock, rows: vec![row.clone()] };
+                    Step { begin, end, what }
+                }));
+            }
             (Call::Put(..) | Call::Append(..) | Call::Delete(..), _) => {
                 let step = open.steps.last_mut().expect("it was noted when it was asked");
                 step.end = end;
@@ -172,7 +179,7 @@ impl<C: Client> Client for Recorder<C> {
                 self.open = Some(Transaction { session: self.session, level, begin, steps, end, outcome });
                 None
             }
-            Call::Read(..) | Call::Change(..) | Call::Commit | Call::Rollback => None,
+            Call::Read(..) | Call::Pick(_) | Call::Change(..) | Call::Commit | Call::Rollback => None,
         };
         // Other transactions may read the write before its call returns, or although the call is refused.
         if let Some(what) = written {

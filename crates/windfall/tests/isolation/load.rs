@@ -36,11 +36,18 @@ pub(crate) struct Load {
     pub levels: Vec<Level>,
     /// The next number to write: each is written once.
     pub next: Arc<AtomicU64>,
+    /// Whether clients pick rows, too.
+    pub picks: bool,
 }
 
 impl Load {
     pub(crate) fn new(shape: Shape, levels: &[Level]) -> Self {
-        Self { shape, levels: levels.to_vec(), next: Arc::new(AtomicU64::new(1)) }
+        Self { shape, levels: levels.to_vec(), next: Arc::new(AtomicU64::new(1)), picks: false }
+    }
+
+    /// Lets clients pick rows, too.
+    pub(crate) fn with_picks(self) -> Self {
+        Self { picks: true, ..self }
     }
 }
 
@@ -51,19 +58,27 @@ pub(crate) struct Part {
     /// The remaining calls before its transaction ends.
     left: u32,
     last: Key,
+    /// The level of its transaction.
+    level: Level,
 }
 
 impl Part {
     pub(crate) fn new(load: &Load, seed: u64) -> Self {
-        Self { load: load.clone(), chance: StdRng::seed_from_u64(seed), left: 0, last: 0 }
+        Self {
+            load: load.clone(),
+            chance: StdRng::seed_from_u64(seed),
+            left: 0,
+            last: 0,
+            level: Level::ReadCommitted,
+        }
     }
 
     /// Returns the next call. `is_open` is whether the client has an open transaction.
     pub(crate) fn next(&mut self, is_open: bool) -> Call {
         if !is_open {
             self.left = self.chance.random_range(1..=6);
-            let level = self.load.levels.choose(&mut self.chance).expect("a load has a level");
-            return Call::Begin(*level);
+            self.level = *self.load.levels.choose(&mut self.chance).expect("a load has a level");
+            return Call::Begin(self.level);
         }
         if self.left == 0 {
             return if self.chance.random_ratio(1, 10) { Call::Rollback } else { Call::Commit };
@@ -79,6 +94,13 @@ impl Part {
         match self.chance.random_range(0..20) {
             0..6 => Call::Read(Rows::key(key), Lock::Plain),
             6..9 => Call::Read(range, Lock::Plain),
+            10..13
+                if self.load.picks
+                    && self.level <= Level::ReadCommitted
+                    && self.chance.random_ratio(1, 2) =>
+            {
+                Call::Pick(range)
+            }
             9 => Call::Read(Rows::key(key), Lock::Shared),
             10 => Call::Read(Rows::key(key), Lock::Exclusive),
             11 => Call::Read(range, Lock::Shared),

@@ -84,12 +84,14 @@ fn histories_of_threads_are_judged_alike() {
     }
 }
 
-/// Returns a history of the engine, with four threads. In every second one leaves are frozen at once.
+/// Returns a history of the engine, with four threads. In every second one leaves are frozen at once, and in every
+/// third one the entries of the indexes are supplied.
 fn history_of_the_engine(shape: Shape, levels: &[Level], seed: u64) -> History {
-    let db = engine::database();
+    let supplies = seed % 3 == 1;
+    let db = if supplies { engine::database_of_supplied_entries() } else { engine::database() };
     let eager = seed.is_multiple_of(2);
-    let clients = (0..4).map(|_| engine::Session::of_all_ways(&db, eager)).collect();
-    load::run_on_threads(clients, &load::Load::new(shape, levels), 300, seed)
+    let clients = (0..4).map(|_| engine::Session::of_all_ways(&db, eager, supplies)).collect();
+    load::run_on_threads(clients, &load::Load::new(shape, levels).with_picks(), 300, seed)
 }
 
 /// With transactions of each level, and of all levels together, the clients see only what their levels allow.

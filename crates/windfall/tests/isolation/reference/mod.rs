@@ -140,6 +140,7 @@ impl Database {
                 Err(Stop::Refused(Refusal::Deadlock))
             }
             Call::Begin(_) => unreachable!("a session begins its transactions itself"),
+            Call::Pick(_) => unreachable!("its loads pick no rows"),
             Call::Commit => return self.commit(trx),
             Call::Rollback => {
                 self.rollback(trx);
