@@ -14,7 +14,8 @@ use std::{env::var, fmt, str::FromStr, time::Instant};
 
 use guard::{Guard, mix, read_back};
 use history::{
-    Live, Many, Model, Step, files, mixed_script, observe, open_with, options, script, verify_with,
+    Live, Many, Model, Step, files, mixed_script, observe, open_with, options, script, script_of_groups,
+    verify_with,
 };
 use windfall::{
     Error, FlushLog, Options,
@@ -329,7 +330,9 @@ fn run(case: Case) -> bool {
     // The history ends soon after the fault, or continues to the end of its script.
     let after = [1, 7, usize::MAX][(case.n / 3) as usize % 3];
     let mut left = after;
-    for (n, step) in mixed_script(case.seed, STEPS).iter().enumerate() {
+    // In some histories groups of statements meet the faults.
+    let script = if case.seed % 8 == 4 { script_of_groups } else { mixed_script };
+    for (n, step) in script(case.seed, STEPS).iter().enumerate() {
         if n % REOPEN == REOPEN - 1 {
             history.close();
             history.open();
@@ -358,10 +361,10 @@ fn enumerate(first: Case, every: u64, until: Option<Instant>) -> u64 {
 
 /// Histories with every commit mode.
 const HISTORIES: [(u64, FlushLog); 5] = [
-    (1, FlushLog::Sync),
+    (1, FlushLog::Write),
     (2, FlushLog::Sync),
     (3, FlushLog::Lazy),
-    (4, FlushLog::Write),
+    (4, FlushLog::Sync),
     (8, FlushLog::Write),
 ];
 /// More histories, for faults that apply to few operations.
@@ -437,7 +440,7 @@ fn the_disk_is_full_for_a_while() {
     let (mut refused, guard) = (0, Guard::new());
     let again = "cargo test -p windfall --test faults -- --exact the_disk_is_full_for_a_while";
     for (seed, mode) in [(5, FlushLog::Sync), (6, FlushLog::Lazy)] {
-        let script = mixed_script(seed, 120);
+        let script = script(seed, 120);
         for from in 0..script.len() {
             refused += guard.run(&format!("{again} # seed {seed}, full at step {from}"), || {
                 let fault = Fault::Full;
