@@ -131,6 +131,7 @@ fn definition(indexed: bool) -> TableDefinition {
         key,
         form: EntryForm::Terminated,
         extractor: None,
+        reading: None,
     };
     TableDefinition { indexes: if indexed { vec![index] } else { Vec::new() }, ..TableDefinition::default() }
 }

@@ -320,7 +320,7 @@ impl DdlGroup {
 
     /// As [`DdlGroup::commit`], of a group that finishes alterations. `make` makes the entries of rows that have
     /// changed since indexes were built of which the caller supplies the entries: it gets the names of the table and of
-    /// the index, the key of a row and the first 64 KiB of its value, as in [`Database::build_indexes_with`].
+    /// the index, the key of a row and its value, as in [`Database::build_indexes_with`].
     ///
     /// # Errors
     /// As [`DdlGroup::commit`], and those of the function.

@@ -13,8 +13,12 @@ use super::{
 };
 use crate::{
     error::{Owner, Result, SchemaError, UsageError},
+    row::FieldSet,
     sync::Arc,
-    txn::EntryForm,
+    txn::{
+        EntryForm,
+        mvcc::value::{INDEXED, INDEXED_BYTES},
+    },
 };
 
 /// The definition of a new table.
@@ -39,6 +43,15 @@ pub struct IndexDefinition {
     pub form: EntryForm,
     /// The name of the extractor that makes its entries.
     pub extractor: Option<Arc<str>>,
+    /// The fields of which its entries are made when it is filled, if they are not made of the first bytes of a value.
+    pub reading: Option<FieldSet>,
+}
+
+impl IndexDefinition {
+    /// Returns the fields of which its entries are made when it is filled.
+    pub(super) fn filled_from(&self) -> FieldSet {
+        self.reading.unwrap_or(INDEXED)
+    }
 }
 
 impl Catalog {
@@ -46,6 +59,14 @@ impl Catalog {
     pub(super) fn check_index(&self, table: &str, index: &IndexDefinition) -> Result<()> {
         self.check_name(&index.name)?;
         index.key.check_for(index.form, &index.name)?;
+        if index.reading.is_some() && !matches!(index.form, EntryForm::Supplied { .. }) {
+            let what = format!(
+                "the entries of index {} are made of the first {} KiB of a value whenever a row changes: leave it out",
+                index.name,
+                INDEXED_BYTES >> 10
+            );
+            return Err(UsageError::Option { name: "IndexOptions::reading", what: what.into() }.into());
+        }
         debug_assert!(
             index.extractor.is_some() == (index.form == EntryForm::Composite),
             "an extractor makes the entries of an index that has others, or none does"

@@ -2,7 +2,8 @@
 //!
 //! **Purpose.** Collects entries, and makes those of rows that exist. The entries of most indexes are made of the rows'
 //! values. For an index of which the caller supplies the entries, a function of the caller makes them, given the key of
-//! a row and the first bytes of its value. The extractor of an index makes those of its rows, as in each change of one.
+//! a row and the first bytes of its value, or its value as a reader of chosen fields reads it. The extractor of an
+//! index makes those of its rows, as in each change of one.
 //!
 //! The function is called again for a row whenever that may have changed, possibly with the key latch of the row, so it
 //! must give the same entry for the same row. What it calls in the database counts as called from within a call on the
@@ -26,10 +27,12 @@ use super::{
 };
 use crate::{
     error::{CorruptError, Error, Owner, Result, SchemaError, UsageError},
+    row::FieldSet,
     store::Tree,
     sync::{Arc, CountedInside},
     txn::{
         EntryForm, Extraction, Ids,
+        mvcc::value::INDEXED,
         row::{ENTRY_VALUE_MAX, Entry, SuppliedEntry, check_length},
     },
 };
@@ -45,8 +48,8 @@ pub struct MadeEntry {
     pub may_repeat: bool,
 }
 
-/// Makes the entry of a row, given the row's key and the first 64 KiB of its value. Returns whether the row is in the
-/// index.
+/// Makes the entry of a row, given the row's key and the first 64 KiB of its value, or the fields that were chosen.
+/// Returns whether the row is in the index.
 pub(super) type MakeEntry<'a> = dyn FnMut(&[u8], &[u8], &mut MadeEntry) -> Result<bool> + 'a;
 
 /// The key of an entry, and where in it the key of the row begins.
@@ -92,22 +95,35 @@ struct Function<'a, 'f> {
     panic: Option<Box<dyn Any + Send>>,
 }
 
+/// Returns the different sets of fields with which makers read rows.
+pub(super) fn readings_of(makers: &[EntryMaker<'_, '_>]) -> SmallVec<[FieldSet; 1]> {
+    let mut readings = SmallVec::new();
+    for maker in makers {
+        if !readings.contains(&maker.reading) {
+            readings.push(maker.reading);
+        }
+    }
+    readings
+}
+
 /// Makes and collects the entries of an index.
 pub(super) struct EntryMaker<'a, 'f> {
     table: &'a str,
     index: &'a IndexRecord,
     tree: &'a Tree,
+    reading: FieldSet,
     function: Option<RefCell<Function<'a, 'f>>>,
     extraction: Option<Extraction<'a>>,
 }
 
 impl<'a, 'f> EntryMaker<'a, 'f> {
-    /// Makes the entries of an index of this table, in this tree. Without a function it makes none of an index of which
-    /// the caller supplies the entries, and without an extraction none of one of which an extractor makes them.
+    /// Makes the entries of an index of this table, in this tree, of values that are read with these fields. Without a
+    /// function it makes none of an index of which the caller supplies the entries, and without an extraction none of
+    /// one of which an extractor makes them.
     pub(super) fn new(
         table: &'a str,
         index: &'a IndexRecord,
-        tree: &'a Tree,
+        (tree, reading): (&'a Tree, FieldSet),
         make: Option<&'a mut MakeEntry<'f>>,
         extraction: Option<Extraction<'a>>,
     ) -> Self {
@@ -115,8 +131,17 @@ impl<'a, 'f> EntryMaker<'a, 'f> {
             matches!(index.form, EntryForm::Supplied { .. }) || make.is_none(),
             "a function makes the entries of an index, which are made otherwise"
         );
+        debug_assert!(
+            reading == INDEXED || matches!(index.form, EntryForm::Supplied { .. }),
+            "the entries of an index are not made of what a change of a row makes them of"
+        );
         let function = |make| RefCell::new(Function { make, made: MadeEntry::default(), panic: None });
-        Self { table, index, tree, function: make.map(function), extraction }
+        Self { table, index, tree, reading, function: make.map(function), extraction }
+    }
+
+    /// Returns the fields of which it makes entries.
+    pub(super) fn reading(&self) -> FieldSet {
+        self.reading
     }
 
     /// Returns whether the row log notes rows for this index, and not entries: it does not make these itself.
@@ -134,8 +159,8 @@ impl<'a, 'f> EntryMaker<'a, 'f> {
         Owner::Index { table: self.table.into(), index: self.index.name.clone() }
     }
 
-    /// Returns the entries of a row with a value that begins with these bytes; an extractor may make several. They may
-    /// not fit the index ([`EntryMaker::check`]).
+    /// Returns the entries of a row with a value that reads like this; an extractor may make several. They may not fit
+    /// the index ([`EntryMaker::check`]).
     ///
     /// # Errors
     /// Those of the caller's function, and of the extractor; a payload that is too long.
@@ -175,7 +200,7 @@ impl<'a, 'f> EntryMaker<'a, 'f> {
         Entry::supplied(&supplied, row, *form, *unique, limit, || self.owner()).map(Some)
     }
 
-    /// Refuses an entry that the index cannot hold, of a row with a value that begins with these bytes.
+    /// Refuses an entry that the index cannot hold, of a row with a value that reads like this.
     ///
     /// # Errors
     /// [`UsageError::KeyTooLong`], [`UsageError::IndexedPartTooFar`].

@@ -34,12 +34,14 @@ use crate::{
     buffer::Space,
     error::{Result, SchemaError, UsageError},
     ids::SpaceId,
+    row::FieldSet,
     sync::{Arc, work},
     system::Change,
     tablespace::CounterKind,
     txn::{
         EntryForm,
         locks::{LockOwner, TableMode},
+        mvcc::value::INDEXED,
     },
 };
 
@@ -175,7 +177,12 @@ struct Draft<'t> {
     metadata: Option<&'t [u8]>,
     /// The next numbers that its counters get.
     numbers: [Option<u64>; CounterKind::ALL.len()],
+    /// The fields of which entries of new indexes are made, by the tablespace of the index.
+    readings: Vec<(SpaceId, FieldSet)>,
 }
+
+/// New indexes of a table that are to be filled, each with the fields of which its entries are made.
+type ToFill<'t> = (&'t Arc<Table>, Vec<(IndexRecord, FieldSet)>);
 
 impl<'t> Draft<'t> {
     /// Returns whether it is this table.
@@ -206,11 +213,17 @@ impl<'t> Draft<'t> {
     }
 
     /// Returns the indexes that the group adds to a table that may have rows.
-    fn indexes_to_fill(&self) -> Vec<IndexRecord> {
+    fn indexes_to_fill(&self) -> Vec<(IndexRecord, FieldSet)> {
+        let reading = |index: &IndexRecord| {
+            self.readings
+                .iter()
+                .find(|(space, _)| *space == index.space)
+                .map_or(INDEXED, |(_, fields)| *fields)
+        };
         match (self.table, &self.record) {
             (Some(table), Some(record)) if table.space() == record.clustered => table.with_schema(|schema| {
                 let is_new = |index: &&IndexRecord| !schema.record.names(index.space);
-                record.indexes.iter().filter(is_new).cloned().collect()
+                record.indexes.iter().filter(is_new).map(|index| (index.clone(), reading(index))).collect()
             }),
             _ => Vec::new(),
         }
@@ -382,9 +395,14 @@ impl<'t, 'c, 'b> Drafts<'t, 'c, 'b> {
             self.catalog.check_index(name, index)?;
             self.catalog.new_index(index)
         });
-        let added = built.iter().cloned().map(Ok).chain(new);
-        let added = added.collect::<Result<Vec<_>>>()?;
-        self.existing(name)?.change_indexes(name, changes, added)?;
+        let new = new.collect::<Result<Vec<_>>>()?;
+        let readings = changes.add_indexes.iter().zip(&new);
+        let readings =
+            readings.map(|(index, record)| (record.space, index.filled_from())).collect::<Vec<_>>();
+        let added = built.iter().cloned().chain(new).collect();
+        let draft = self.existing(name)?;
+        draft.change_indexes(name, changes, added)?;
+        draft.readings.extend(readings);
         if let Some(metadata) = &changes.metadata {
             let stored = self.catalog.new_metadata(metadata)?;
             let draft = self.existing(name)?;
@@ -457,13 +475,13 @@ impl<'t, 'c, 'b> Drafts<'t, 'c, 'b> {
         for (table, indexes) in self.to_fill() {
             let name = self.locked.name_of(table);
             if can_build.is_none() {
-                let (table, index) = (name.into(), indexes[0].name.clone());
+                let (table, index) = (name.into(), indexes[0].0.name.clone());
                 return Err(UsageError::IndexInGroup { table, index }.into());
             }
             // A function without an index that needs it is a mistake.
             let is_supplied = |index: &IndexRecord| matches!(index.form, EntryForm::Supplied { .. });
-            let needs_none = !indexes.iter().any(is_supplied);
-            for index in &indexes {
+            let needs_none = !indexes.iter().any(|(index, _)| is_supplied(index));
+            for (index, _) in &indexes {
                 let has_function = makes_entries && (is_supplied(index) || needs_none);
                 key::check_makes_entries(name, &index.name, index.form, has_function)?;
             }
@@ -475,11 +493,11 @@ impl<'t, 'c, 'b> Drafts<'t, 'c, 'b> {
     }
 
     /// Returns the tables with indexes that must be filled.
-    fn to_fill(&self) -> impl Iterator<Item = (&'t Arc<Table>, Vec<IndexRecord>)> {
+    fn to_fill(&self) -> impl Iterator<Item = ToFill<'t>> {
         let drafts = self.all.iter().flatten();
         drafts.filter_map(|draft| {
             let mut new = draft.indexes_to_fill();
-            new.retain(|index| {
+            new.retain(|(index, _)| {
                 self.built.iter().all(|built| built.spaces().all(|space| space != index.space))
             });
             Some((draft.table?, new)).filter(|(_, new)| !new.is_empty())
@@ -509,10 +527,9 @@ impl<'t, 'c, 'b> Drafts<'t, 'c, 'b> {
     fn begin_build(&mut self) -> Result<()> {
         let Some(mode) = self.build else { return Ok(()) };
         assert!(self.built.is_empty(), "a statement that builds indexes finishes an alteration");
-        let (table, indexes) = self.to_fill().next().expect("a build has a table");
-        let trees = indexes.iter().map(|index| self.filled.tree(index.space)).collect::<Result<_>>()?;
-        let name = self.locked.name_of(table);
-        self.planned.build = Some(IndexBuild { table, name, indexes, trees, mode });
+        let to_fill = self.to_fill().next().expect("a build has a table");
+        let name = self.locked.name_of(to_fill.0);
+        self.planned.build = Some(begun(to_fill, name, &mut self.filled, mode)?);
         Ok(())
     }
 
@@ -555,6 +572,18 @@ impl<'t, 'c, 'b> Drafts<'t, 'c, 'b> {
         }
         Ok((planned, filled))
     }
+}
+
+/// Begins the trees of the indexes that are to be filled.
+fn begun<'t>(
+    (table, new): ToFill<'t>,
+    name: &'t str,
+    filled: &mut Filled<'_>,
+    mode: TableMode,
+) -> Result<IndexBuild<'t>> {
+    let trees = new.iter().map(|(index, _)| filled.tree(index.space)).collect::<Result<_>>()?;
+    let (indexes, readings) = new.into_iter().unzip();
+    Ok(IndexBuild { table, name, indexes, readings, trees, mode })
 }
 
 /// Plans the next numbers of the counters of a table, if it gets some. The clustered tree gets a header for them.
@@ -723,13 +752,11 @@ impl Catalog {
         drafts.apply(&statement)?;
         drafts.plan_build(Some(changes.build_mode()), makes_entries)?;
         drafts.plan_records()?;
-        let Some((table, indexes)) = drafts.to_fill().next() else {
+        let Some(to_fill) = drafts.to_fill().next() else {
             return Err(UsageError::NothingToBuild(name.into()).into());
         };
-        self.check_builds_none(table, name)?;
-        let trees = indexes.iter().map(|index| filled.tree(index.space)).collect::<Result<_>>()?;
-        let mode = changes.build_mode();
-        fill(&locked, &IndexBuild { table, name, indexes, trees, mode })
+        self.check_builds_none(to_fill.0, name)?;
+        fill(&locked, &begun(to_fill, name, filled, changes.build_mode())?)
     }
 
     /// Runs one statement as a group.

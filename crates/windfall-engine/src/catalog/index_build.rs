@@ -12,6 +12,17 @@
 //! may come any time later and then has little to do. It has no metadata lock between the two, and the writers wait for
 //! no room ([`RowLog`]).
 //!
+//! *Chosen fields.* The function that makes the entries of an index gets the first bytes of a row's value or, if the
+//! definition of the index says so (`IndexOptions::reading`), the value as a reader of some fields reads it: these
+//! fields whole, however long they are. The scan, each application of an entry, and the notes then read it in this one
+//! way, from the stored value of a version of the row:
+//! - The scan and an application read the present version. If purge has freed a chain since, the version has been
+//!   replaced, and the present one is read instead (`txn::mvcc::value`).
+//! - A change notes what it replaces, which its key latch protects from purge, and its new value as it is stored, with
+//!   chains that it has just written or keeps. A rollback reads what it undoes before it restores the row.
+//! - One row's fields are in memory at a time, besides the notes ([`RowLog`]).
+//! - The gate of a temporary table is closed while its trees are filled, so nothing is noted.
+//!
 //! *Transactions.* They lock, change and roll back rows meanwhile as usual. A change notes inside the gate, a rollback
 //! outside of it (`txn::undo::followers`), so the tree follows the rows, committed or not. The new entries carry no
 //! transaction id, and no undo record names them: readers treat them as committed, and purge and rollback of earlier
@@ -48,6 +59,10 @@
 //!   `old_and_new_index_keys_are_noted_once_and_unchanged_ones_are_not`). All notes taken after the collected entries
 //!   were put are applied (checked by `index_build/filler.rs::decide`), so at the end each row has its entry, and no
 //!   other (test: `an_index_is_built_under_more_writers_than_it_can_follow`).
+//! - The function gets a row's value with the same fields wherever it is called (test:
+//!   `an_index_is_built_of_long_fields_while_transactions_run`), and what a reader with these fields would read (test:
+//!   `a_function_gets_the_chosen_fields_as_a_reader_of_them`). If a chosen field cannot be read, the build fails, and
+//!   not the change (test: `a_chosen_field_that_cannot_be_read_ends_the_build_alone`).
 //! - A change that its writer may still roll back is not final: a duplicate, or a key that is too long, is deferred and
 //!   applied again, finally with exclusive access to the table (test: `only_committed_duplicates_fail_an_index_build`).
 //!   A row that a rollback brings back is noted, and applied then (test:
@@ -63,9 +78,10 @@
 //!   `an_index_build_with_many_equal_keys_has_linear_cost`). Of two rows that have the key at the end, one was put or
 //!   applied last, and its check found the other (test: `any_transactions_run_during_an_index_build`).
 //! - Until the table's record names a tree, it has no readers, and no undo record refers to it (checked by
-//!   `catalog/table.rs::change_schema`): on a failure, and after a crash, it is dropped like any tree (test:
-//!   `a_crash_during_a_concurrent_index_build_leaves_all_or_nothing`), and a rollback notes what it changes (test:
-//!   `transactions_of_every_kind_go_on_while_an_index_is_built`).
+//!   `catalog/table.rs::change_schema`): on a failure, and after a crash, it is dropped like any tree (tests:
+//!   `a_crash_during_a_concurrent_index_build_leaves_all_or_nothing`,
+//!   `a_crash_while_an_index_is_built_of_long_fields_leaves_all_or_nothing`), and a rollback notes what it changes
+//!   (test: `transactions_of_every_kind_go_on_while_an_index_is_built`).
 
 mod deferred;
 mod filler;
@@ -90,6 +106,7 @@ use super::{
 };
 use crate::{
     error::{Error, LockError, Result, UsageError},
+    row::FieldSet,
     store::Tree,
     sync::{Arc, Closed, Gate, work},
     txn::{EntryForm, Following, StatementLock, locks::TableMode, trx::background_rollback},
@@ -137,6 +154,8 @@ pub(super) struct IndexBuild<'t> {
     pub(super) name: &'t str,
     /// The new indexes.
     pub(super) indexes: Vec<IndexRecord>,
+    /// The fields of which the entries of each are made.
+    pub(super) readings: Vec<FieldSet>,
     /// Their trees, which have no page yet.
     pub(super) trees: Vec<Arc<Tree>>,
     /// The mode in which the table is locked at the end: exclusive if the statement also does something else.
@@ -150,6 +169,7 @@ struct NewIndexes {
     /// The name of the table before the statement.
     name: Arc<str>,
     indexes: Vec<IndexRecord>,
+    readings: Vec<FieldSet>,
     trees: Vec<Arc<Tree>>,
     rows: Arc<Tree>,
     row_log: Arc<RowLog>,
@@ -187,10 +207,11 @@ impl BuildFailed {
 impl NewIndexes {
     /// Begins to note the changes of a table, the name of which the caller has locked, for these indexes.
     fn begin(catalog: &Catalog, build: &IndexBuild<'_>) -> Self {
-        let IndexBuild { table, name, indexes, trees, .. } = build;
-        let filled = indexes.iter().zip(trees).map(|(index, tree)| FilledTree {
+        let IndexBuild { table, name, indexes, readings, trees, .. } = build;
+        let filled = indexes.iter().zip(trees).zip(readings).map(|((index, tree), reading)| FilledTree {
             tree: tree.clone(),
             key: (!EntryMaker::notes_rows_of(index)).then(|| index.key.clone()),
+            reading: *reading,
         });
         let (bounds, env) = (catalog.pause.bounds(), catalog.pool.context().env.clone());
         let row_log = Arc::new(RowLog::new(filled.collect(), bounds.most, env));
@@ -204,6 +225,7 @@ impl NewIndexes {
             table: (*table).clone(),
             name: (*name).into(),
             indexes: indexes.clone(),
+            readings: readings.clone(),
             trees: trees.clone(),
             rows,
             row_log,
@@ -329,7 +351,9 @@ impl Catalog {
                 .collect();
             let of_tables = all.iter().zip(&mut functions);
             let makers: Vec<_> = of_tables
-                .map(|(new, functions)| self.makers(&new.name, &new.indexes, &new.trees, functions))
+                .map(|(new, functions)| {
+                    self.makers(&new.name, &new.indexes, (&new.trees, &new.readings), functions)
+                })
                 .collect();
             let of = all.iter().zip(&makers).zip(deferred);
             let fillers: Vec<_> =
@@ -427,18 +451,19 @@ impl Catalog {
 }
 
 impl Catalog {
-    /// Returns what makes the entries of new indexes of a table, in these trees.
+    /// Returns what makes the entries of new indexes of a table, in these trees, of values that are read with these
+    /// fields.
     pub(super) fn makers<'m, 'f>(
         &'m self,
         table: &'m str,
         indexes: &'m [IndexRecord],
-        trees: &'m [Arc<Tree>],
+        (trees, readings): (&'m [Arc<Tree>], &[FieldSet]),
         functions: &'m mut [Option<Box<MakeEntry<'f>>>],
     ) -> Vec<EntryMaker<'m, 'f>> {
-        let of = indexes.iter().zip(trees).zip(functions);
-        of.map(|((index, tree), function)| {
+        let of = indexes.iter().zip(trees.iter().zip(readings)).zip(functions);
+        of.map(|((index, (tree, reading)), function)| {
             let extraction = index.extractor.as_ref().map(|extractor| self.extractors.of(extractor));
-            EntryMaker::new(table, index, tree, function.as_deref_mut(), extraction)
+            EntryMaker::new(table, index, (tree, *reading), function.as_deref_mut(), extraction)
         })
         .collect()
     }

@@ -25,8 +25,11 @@ use crate::{
     tree::hash::HashBudget,
 };
 
-/// The number in place of a tree's, for a note of a row.
+/// The number in place of a tree's, for a note of a row with the first bytes of its value. Those of the readings go
+/// down from it.
 const OF_ROW: u32 = u32::MAX;
+/// The least such number.
+const LEAST_OF_ROW: u32 = OF_ROW / 2;
 
 /// Notes on disk.
 #[derive(Debug)]
@@ -77,11 +80,13 @@ impl NoteRun {
         let length = run.tree.inline_limit();
         let mut pieces = Pieces { loader, piece: Vec::with_capacity(length), length, number: 0 };
         for (noted, bytes) in notes {
+            let number = |place| u32::try_from(place).expect("a table has fewer indexes");
             let place = match *noted {
-                Noted::Entry(place) => u32::try_from(place).expect("a table has fewer indexes"),
+                Noted::Entry(place) => number(place),
                 Noted::Row => OF_ROW,
+                Noted::Read(reading) => OF_ROW - 1 - number(reading),
             };
-            let length = u32::try_from(bytes.len()).expect("a note has a key and the first bytes of a value");
+            let length = bytes.len() as u64;
             pieces.put(&place.to_le_bytes())?;
             pieces.put(&length.to_le_bytes())?;
             pieces.put(bytes)?;
@@ -132,10 +137,11 @@ impl NoteRun {
 /// Returns the first note of a sequence, unless it continues in the next piece, and the rest.
 fn first_note(bytes: &[u8]) -> Option<(Note, &[u8])> {
     let (place, rest) = bytes.split_first_chunk::<4>()?;
-    let (length, rest) = rest.split_first_chunk::<4>()?;
-    let (note, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+    let (length, rest) = rest.split_first_chunk::<8>()?;
+    let (note, rest) = rest.split_at_checked(u64::from_le_bytes(*length) as usize)?;
     let noted = match u32::from_le_bytes(*place) {
         OF_ROW => Noted::Row,
+        place @ LEAST_OF_ROW.. => Noted::Read((OF_ROW - 1 - place) as usize),
         place => Noted::Entry(place as usize),
     };
     Some(((noted, note.to_vec()), rest))
@@ -157,10 +163,11 @@ mod tests {
         let interrupt = Arc::new(Interrupt::default());
         let _entered = interrupt.enter();
         interrupt.interrupt();
-        let lengths = [0, 1, limit - 9, limit - 8, limit - 7, limit, 3 * limit, 100_000];
+        let lengths = [0, 1, limit - 13, limit - 12, limit - 11, limit, 3 * limit, 100_000];
         for all in [&lengths[..], &lengths[..1], &[][..]] {
-            let of = |n: usize, length: usize| match n % 3 {
+            let of = |n: usize, length: usize| match n % 4 {
                 0 => (Noted::Row, vec![n as u8; length]),
+                1 => (Noted::Read(n / 4), vec![n as u8; length]),
                 n => (Noted::Entry(n), vec![n as u8; length]),
             };
             let notes: BTreeSet<Note> = all.iter().enumerate().map(|(n, length)| of(n, *length)).collect();

@@ -6,6 +6,15 @@
 //! the trees whose entries a function of the builder's caller makes they note the row instead, once for all of them,
 //! with the first bytes of its value, and the builder's thread calls the function.
 //!
+//! *Chosen fields.* A tree may be built of chosen fields of any length (`IndexOptions::reading`). A note of a row then
+//! has the bytes that a reader of these fields reads, once for all trees with the same fields. The entries that the
+//! tree may have of the row are known from the value before alone: a map from rows to their entries would be a second
+//! tree of the size of the index, and the chains of the value before are purged. So such notes are as long as the
+//! fields. They count like all others, exactly: a build in one step makes changes wait, and one in two steps writes
+//! runs and fails at the limit. A change that leaves the chosen fields in their chains reads and notes nothing. Where
+//! it changes them, it reads those of before from their chains, and those of after as they were stored, before it
+//! changes the entry.
+//!
 //! *Between the steps of an alteration.* Once the trees are filled, an alteration in two steps is left open, and its
 //! notes are applied only on request. Changes then wait for no room ([`RowLog::wait_no_more`]): the change with which
 //! the notes in memory reach a bound writes them to a run on disk ([`NoteRun`]), as `InnoDB`'s writers write the blocks
@@ -20,7 +29,8 @@
 //! of it is applied after that change, and notes taken after the rollback has ended miss nothing of it. An entry that
 //! stays the same is not noted, unless the index cannot hold an entry of the row's new value (test:
 //! `a_row_whose_index_key_is_out_of_reach_is_refused_whenever_it_comes`), and a change notes those of each index (test:
-//! `a_change_is_noted_for_each_index_whose_entry_it_changes`). Notes take at most [`NOTES_LIMIT_BYTES`]
+//! `a_change_is_noted_for_each_index_whose_entry_it_changes`). A row is noted once for all trees that are filled of the
+//! same fields (test: `rows_are_noted_with_each_choice_of_fields`). Notes take at most [`NOTES_LIMIT_BYTES`]
 //! bytes, plus what the calls and rollbacks in progress add (test:
 //! `changes_that_are_faster_than_the_index_build_wait_for_room`). A later call waits outside the gate, and the builder
 //! never waits for such a call without applying notes from time to time (test:
@@ -33,14 +43,15 @@
 //! fails for want of room with the first change that would bring its notes above the limit, and with none before,
 //! however long the notes are and however slow the disk is: in memory, in runs, being written, and read but not yet
 //! applied, each with [`NOTE_OVERHEAD_BYTES`] (tests: `the_limit_of_notes_is_exact`,
-//! `notes_that_were_read_and_not_applied_count_towards_the_limit`, `a_slow_write_of_a_run_keeps_no_writer_waiting`). A
-//! note is in memory, in a run, or with the thread that moves it, and counted until it is taken (test:
-//! `notes_beyond_the_memory_go_to_runs`). A log that has failed or ended keeps no notes (test:
-//! `notes_beyond_the_memory_go_to_runs`), and changes and rollbacks then read and note nothing for it, although it may
-//! be in the schema for a while (test: `a_log_that_has_ended_costs_a_writer_nothing`). The alteration of a failed log
-//! is never finished (test: `an_alteration_fails_and_its_writers_do_not`). Thus none is being written once the gate is
-//! closed and the transactions have ended: a call writes a run inside its table's gate, and a rollback before its
-//! transaction ends.
+//! `notes_that_were_read_and_not_applied_count_towards_the_limit`, `a_slow_write_of_a_run_keeps_no_writer_waiting`,
+//! `values_of_several_mib_are_noted_up_to_the_limit`). No more notes are taken at a time once they have [`TAKEN_BYTES`]
+//! (test: `long_notes_are_taken_few_at_a_time`). A note is in memory, in a run, or with the thread that moves it, and
+//! counted until it is taken (test: `notes_beyond_the_memory_go_to_runs`). A log that has failed or ended keeps no
+//! notes (test: `notes_beyond_the_memory_go_to_runs`), and changes and rollbacks then read and note nothing for it,
+//! although it may be in the schema for a while (test: `a_log_that_has_ended_costs_a_writer_nothing`). The alteration
+//! of a failed log is never finished (test: `an_alteration_fails_and_its_writers_do_not`). Thus none is being written
+//! once the gate is closed and the transactions have ended: a call writes a run inside its table's gate, and a rollback
+//! before its transaction ends.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -52,6 +63,7 @@ use crate::{
     env::Env,
     error::{Error, LockError, Owner, Result, UsageError},
     ids::SpaceId,
+    row::FieldSet,
     store::Tree,
     sync::{
         Arc, Event, InterruptibleWait, Mutex, MutexGuard, OnceLock, Rank,
@@ -60,13 +72,16 @@ use crate::{
             Ordering::{Relaxed, SeqCst},
         },
     },
-    txn::{Follower, entry_key},
+    txn::{Follower, entry_key, mvcc::value::INDEXED},
 };
 
 /// The limit of notes, in bytes, while the rows are collected and loaded.
 pub(super) const NOTES_LIMIT_BYTES: usize = 64 << 20;
 /// The overhead of a note in bytes.
 pub(super) const NOTE_OVERHEAD_BYTES: usize = 64;
+
+/// Bytes of notes that are enough to be taken at a time.
+const TAKEN_BYTES: usize = 1 << 20;
 
 /// Bytes of the length of a row's key in its note.
 const ROW_KEY_LENGTH_BYTES: usize = 2;
@@ -97,8 +112,10 @@ pub(super) fn bytes_of((_, bytes): &Note) -> usize {
 pub(super) enum Noted {
     /// An entry of the tree with this place among those that are filled.
     Entry(usize),
-    /// A row, of which a function makes the entries.
+    /// A row with the first bytes of its value, of which a function makes the entries.
     Row,
+    /// A row with the value that this one of the log's readings reads.
+    Read(usize),
 }
 
 /// A secondary tree that is being filled.
@@ -107,6 +124,8 @@ pub(super) struct FilledTree {
     pub(super) tree: Arc<Tree>,
     /// How entries are made; `None` if rows are noted instead.
     pub(super) key: Option<KeySpec>,
+    /// The fields of which entries are made.
+    pub(super) reading: FieldSet,
 }
 
 /// The notes of a log.
@@ -173,6 +192,8 @@ struct Disk {
 #[derive(Debug)]
 pub struct RowLog {
     filled: Vec<FilledTree>,
+    /// The sets of fields with which rows are noted, besides the first bytes.
+    readings: Vec<FieldSet>,
     notes: Mutex<Notes>,
     /// The bytes of notes in memory, but for those that were read.
     bytes: AtomicUsize,
@@ -193,8 +214,15 @@ pub struct RowLog {
 impl RowLog {
     /// Returns a log without notes. A change of a row waits once there are `limit` bytes of notes.
     pub(super) fn new(filled: Vec<FilledTree>, limit: usize, env: Arc<dyn Env>) -> Self {
+        let mut readings = Vec::new();
+        for FilledTree { reading, .. } in filled.iter().filter(|filled| filled.key.is_none()) {
+            if *reading != INDEXED && !readings.contains(reading) {
+                readings.push(*reading);
+            }
+        }
         Self {
             filled,
+            readings,
             notes: Mutex::new(Rank::Leaf, Notes::default()),
             bytes: AtomicUsize::new(0),
             other_bytes: AtomicUsize::new(0),
@@ -217,6 +245,16 @@ impl RowLog {
         self.filled.iter().map(|filled| &filled.tree)
     }
 
+    /// Returns whether rows are noted with chosen fields.
+    pub fn reads_fields(&self) -> bool {
+        !self.readings.is_empty()
+    }
+
+    /// Returns what the notes of rows for a tree are that is filled of these fields.
+    pub(super) fn noted_with(&self, reading: FieldSet) -> Noted {
+        self.readings.iter().position(|other| *other == reading).map_or(Noted::Row, Noted::Read)
+    }
+
     /// Notes that a row is about to change. The caller must hold the row's key latch.
     pub fn note(&self, row: &[u8], before: Option<&[u8]>, after: Option<&[u8]>) {
         if self.has_ended() {
@@ -233,10 +271,25 @@ impl RowLog {
                 noted.extend(entries.into_iter().flatten().map(|entry| (Noted::Entry(n), entry)));
             }
         }
-        if before != after && self.filled.iter().any(|filled| filled.key.is_none()) {
-            let rows = [before, after].map(|value| value.map(|value| note_of_row(row, value)));
-            noted.extend(rows.into_iter().flatten().map(|row| (Noted::Row, row)));
+        if self.filled.iter().any(|filled| filled.key.is_none() && filled.reading == INDEXED) {
+            noted.extend(Self::notes_of_row(Noted::Row, row, before, after));
         }
+        self.add(noted);
+    }
+
+    /// Returns the notes of a row with these values.
+    fn notes_of_row(
+        noted: Noted,
+        row: &[u8],
+        before: Option<&[u8]>,
+        after: Option<&[u8]>,
+    ) -> impl Iterator<Item = Note> {
+        let sides = if before == after { [None; 2] } else { [before, after] };
+        let rows = sides.map(|value| value.map(|value| note_of_row(row, value)));
+        rows.into_iter().flatten().map(move |row| (noted, row))
+    }
+
+    fn add(&self, noted: SmallVec<[Note; 4]>) {
         if noted.is_empty() {
             return;
         }
@@ -344,23 +397,26 @@ impl RowLog {
         taken
     }
 
-    /// Takes at most this many notes: those of the oldest runs first, in the order of their keys. Fewer are the last
-    /// ones, but for those that other threads add.
+    /// Takes at most this many notes: those of the oldest runs first, in the order of their keys. No more are taken
+    /// once they have [`TAKEN_BYTES`]; but at least one is, if there is any.
     ///
     /// # Errors
     /// Damage, I/O: a run cannot be read.
     pub(super) fn take_some(&self, most: usize) -> Result<BTreeSet<Note>> {
-        let mut taken = BTreeSet::new();
+        let (mut taken, mut taken_bytes) = (BTreeSet::new(), 0);
+        let are_enough = |taken: &BTreeSet<Note>, bytes: usize| taken.len() >= most || bytes >= TAKEN_BYTES;
         loop {
             let mut notes = self.notes.lock();
             // A note of one run may be in the next one, too, and is taken once.
-            while taken.len() < most
+            while !are_enough(&taken, taken_bytes)
                 && let Some(note) = notes.read.pop_first()
             {
-                notes.read_bytes -= bytes_of(&note);
+                let bytes = bytes_of(&note);
+                notes.read_bytes -= bytes;
+                taken_bytes += bytes;
                 taken.insert(note);
             }
-            if taken.len() == most {
+            if are_enough(&taken, taken_bytes) {
                 self.count_others(&notes);
                 break;
             }
@@ -379,10 +435,11 @@ impl RowLog {
                 continue;
             }
             self.count_others(&notes);
-            while taken.len() < most
+            while !are_enough(&taken, taken_bytes)
                 && let Some(note) = notes.memory.pop_first()
             {
                 let bytes = bytes_of(&note);
+                taken_bytes += bytes;
                 let before = self.bytes.fetch_sub(bytes, Relaxed);
                 debug_assert!(before >= bytes, "more bytes of notes are taken than were counted");
                 taken.insert(note);
@@ -511,6 +568,14 @@ impl Follower for RowLog {
         Self::note(self, row, before, after);
     }
 
+    fn readings(&self) -> &[FieldSet] {
+        &self.readings
+    }
+
+    fn note_read(&self, reading: usize, row: &[u8], before: Option<&[u8]>, after: Option<&[u8]>) {
+        self.add(Self::notes_of_row(Noted::Read(reading), row, before, after).collect());
+    }
+
     fn has_ended(&self) -> bool {
         Self::has_ended(self)
     }
@@ -529,241 +594,4 @@ impl Follower for RowLog {
 }
 
 #[cfg(test)]
-mod tests {
-    use windfall_sim::SimulatedEnv;
-
-    use super::*;
-    use crate::{
-        catalog::KeyPart,
-        engine::{Engine, test_engine::lone_tree},
-    };
-
-    /// Returns a log for indexes with these keys.
-    fn row_log(tree: &Arc<Tree>, keys: &[Option<KeySpec>]) -> RowLog {
-        let filled = keys.iter().map(|key| FilledTree { tree: tree.clone(), key: key.clone() }).collect();
-        RowLog::new(filled, NOTES_LIMIT_BYTES, Arc::new(SimulatedEnv::new(1)))
-    }
-
-    fn key_of(offset: u32) -> KeySpec {
-        KeySpec { parts: vec![KeyPart::Value { offset, length: 1 }] }
-    }
-
-    fn bytes_of(notes: BTreeSet<Note>) -> Vec<Vec<u8>> {
-        notes.into_iter().map(|(_, bytes)| bytes).collect()
-    }
-
-    #[test]
-    fn a_change_is_noted_for_each_index_whose_entry_it_changes() {
-        type Value = Option<&'static [u8]>;
-        let (tree, _engine) = lone_tree();
-        let row_log = row_log(&tree, &[Some(key_of(0)), None, Some(key_of(1)), None]);
-        let of = |notes: BTreeSet<Note>| notes.into_iter().map(|(noted, _)| noted).collect::<Vec<_>>();
-        let (first, third) = (Noted::Entry(0), Noted::Entry(2));
-        let cases: [(Value, Value, &[Noted]); 6] = [
-            (None, Some(b"ab."), &[first, third, Noted::Row]),
-            (Some(b"ab."), Some(b"ac."), &[third, third, Noted::Row, Noted::Row]),
-            (Some(b"ac."), Some(b"bc."), &[first, first, Noted::Row, Noted::Row]),
-            (Some(b"bc."), Some(b"bc!"), &[Noted::Row, Noted::Row]),
-            (Some(b"bc!"), Some(b"bc!"), &[]),
-            (Some(b"bc!"), None, &[first, third, Noted::Row]),
-        ];
-        for (before, after, expected) in cases {
-            row_log.note(b"row", before, after);
-            assert_eq!(of(row_log.take()), expected, "{before:?} becomes {after:?}");
-        }
-        assert_eq!((row_log.count(), row_log.bytes()), (0, 0));
-    }
-
-    #[test]
-    fn old_and_new_index_keys_are_noted_once_and_unchanged_ones_are_not() {
-        let (tree, _engine) = lone_tree();
-        let row_log = row_log(&tree, &[Some(key_of(0))]);
-        row_log.note(b"row", None, Some(b"a1"));
-        row_log.note(b"row", Some(b"a1"), Some(b"a2"));
-        row_log.note(b"row", Some(b"a2"), Some(b"b"));
-        row_log.note(b"row", Some(b"b"), None);
-        let bytes = row_log.bytes();
-        assert_eq!(bytes, 2 * (entry_key(b"a", b"row").len() + NOTE_OVERHEAD_BYTES));
-        assert_eq!(bytes_of(row_log.take()), [entry_key(b"a", b"row"), entry_key(b"b", b"row")]);
-        assert_eq!(row_log.bytes(), 0);
-        for key in [b"c", b"d", b"e"] {
-            row_log.note(b"row", None, Some(key));
-        }
-        assert_eq!(
-            bytes_of(row_log.take_some(2).unwrap()),
-            [entry_key(b"c", b"row"), entry_key(b"d", b"row")]
-        );
-        assert_eq!(
-            (row_log.count(), row_log.bytes()),
-            (1, entry_key(b"e", b"row").len() + NOTE_OVERHEAD_BYTES)
-        );
-        row_log.bytes.store(NOTES_LIMIT_BYTES, Relaxed);
-        assert!(row_log.is_full());
-        row_log.end();
-        row_log.wait_for_room();
-    }
-
-    #[test]
-    fn rows_are_noted_as_they_are_where_a_function_makes_the_entries() {
-        let (tree, _engine) = lone_tree();
-        let row_log = row_log(&tree, &[None]);
-        row_log.note(b"row", None, Some(b"a"));
-        row_log.note(b"row", Some(b"a"), Some(b"a"));
-        row_log.note(b"row", Some(b"a"), Some(b""));
-        row_log.note(b"ro", Some(b"wb"), None);
-        let notes = row_log.take();
-        let rows: Vec<_> = notes.iter().map(|(_, note)| row_of_note(note)).collect();
-        assert_eq!(rows, [(&b"ro"[..], &b"wb"[..]), (b"row", b""), (b"row", b"a")]);
-        row_log.note(b"row", Some(b"a"), Some(b"a"));
-        assert_eq!((row_log.count(), row_log.bytes()), (0, 0));
-    }
-
-    #[test]
-    fn notes_beyond_the_memory_go_to_runs() {
-        const ROWS: u32 = 200;
-        let (tree, engine) = lone_tree();
-        let one = 5 + 4 + NOTE_OVERHEAD_BYTES;
-        let run = 10 * one;
-        let spaces = |log: &RowLog| {
-            (0..log.lacks(50)).map(|_| engine.transactions.ids().space().unwrap()).collect::<Vec<_>>()
-        };
-        let log = row_log(&tree, &[None, Some(key_of(0))]);
-        log.wait_no_more(engine.pool.clone(), run, 50 * run);
-        assert_eq!(log.lacks(50), 50);
-        log.provide(spaces(&log));
-        let mut expected = BTreeSet::new();
-        for n in 0..ROWS {
-            let (row, value) = (n.to_be_bytes(), n.to_le_bytes());
-            log.note(&row, None, Some(&value));
-            expected.insert((Noted::Row, note_of_row(&row, &value)));
-            expected.insert((Noted::Entry(1), entry_key(&value[..1], &row)));
-            assert!(log.bytes() < run + 2 * one && !log.is_full(), "{} bytes in memory", log.bytes());
-            assert_eq!(log.count(), expected.len());
-        }
-        assert!(log.runs() > 10 && log.lacks(50) == 0, "{} runs", log.runs());
-        let mut taken = BTreeSet::new();
-        while log.count() > 0 {
-            let some = log.take_some(7).unwrap();
-            assert!(!some.is_empty() && some.len() <= 7);
-            taken.extend(some);
-        }
-        assert!(taken == expected && log.check_notes().is_ok());
-        // The same notes in several runs are taken once or several times, and none is left out.
-        log.provide(spaces(&log));
-        for _ in 0..4 {
-            for n in 0..40u32 {
-                log.note(&n.to_be_bytes(), None, Some(&n.to_le_bytes()));
-            }
-        }
-        log.note(b"last", None, Some(b"last"));
-        let mut taken = BTreeSet::new();
-        loop {
-            let some = log.take_some(7).unwrap();
-            let are_all = some.len() < 7;
-            taken.extend(some);
-            if are_all {
-                break;
-            }
-        }
-        assert_eq!((taken.len(), log.count(), log.bytes()), (2 * 41, 0, 0));
-        // There is room again, up to the limit, beyond which the log fails and keeps nothing.
-        log.provide(spaces(&log));
-        let mut noted = 0u32;
-        while log.check_notes().is_ok() {
-            assert!(log.runs() <= 50);
-            log.note(&noted.to_be_bytes(), None, Some(&noted.to_le_bytes()));
-            noted += 1;
-        }
-        assert!(noted > 250, "{noted} rows");
-        let failed = log.check_notes().unwrap_err();
-        assert!(matches!(failed, Error::Usage(UsageError::TooManyNotes { limit, .. }) if limit == 50 * run));
-        log.note(b"row", None, Some(b"value"));
-        assert_eq!((log.count(), log.bytes(), log.runs(), log.is_full()), (0, 0, 0, false));
-    }
-
-    /// A log whose runs have up to 50,000 bytes, with room for three of them.
-    fn log_on_disk(tree: &Arc<Tree>, engine: &Engine) -> (RowLog, usize) {
-        const RUN: usize = 50_000;
-        let log = row_log(tree, &[None]);
-        log.wait_no_more(engine.pool.clone(), RUN, 3 * RUN);
-        log.provide((0..3).map(|_| engine.transactions.ids().space().unwrap()).collect());
-        (log, 3 * RUN)
-    }
-
-    #[test]
-    fn the_limit_of_notes_is_exact() {
-        let overhead = ROW_KEY_LENGTH_BYTES + NOTE_OVERHEAD_BYTES;
-        // Short ones, those as long as a run, longer ones, and a mixture.
-        for lengths in [&[4][..], &[50_000 - overhead - 4], &[64 << 10], &[4, 30_000, 10, 64 << 10, 900]] {
-            let (tree, engine) = lone_tree();
-            let (log, limit) = log_on_disk(&tree, &engine);
-            let (mut held, mut in_memory) = (0, 0);
-            for n in 0u32.. {
-                let length = lengths[n as usize % lengths.len()];
-                let one = 4 + length + overhead;
-                log.note(&n.to_be_bytes(), None, Some(&vec![b'.'; length]));
-                if held + one > limit {
-                    break;
-                }
-                held += one;
-                in_memory = if in_memory + one < 50_000 { in_memory + one } else { 0 };
-                assert!(log.check_notes().is_ok(), "{lengths:?}: it fails with {held} of {limit} bytes");
-                assert_eq!((log.count(), log.bytes()), (n as usize + 1, in_memory), "{lengths:?}");
-                // A note that is in memory already takes no room.
-                if in_memory > 0 {
-                    log.note(&n.to_be_bytes(), None, Some(&vec![b'.'; length]));
-                    assert_eq!((log.count(), log.bytes()), (n as usize + 1, in_memory), "{lengths:?}");
-                }
-            }
-            let failed = log.check_notes().unwrap_err();
-            let is_right =
-                matches!(failed, Error::Usage(UsageError::TooManyNotes { limit: of, .. }) if of == limit);
-            assert!(is_right && log.count() == 0, "{lengths:?}: {failed}");
-        }
-    }
-
-    /// As after a step of the alteration that has failed.
-    #[test]
-    fn notes_that_were_read_and_not_applied_count_towards_the_limit() {
-        let (tree, engine) = lone_tree();
-        let (log, limit) = log_on_disk(&tree, &engine);
-        let one = 4 + 4 + ROW_KEY_LENGTH_BYTES + NOTE_OVERHEAD_BYTES;
-        let note = |n: usize| log.note(&(n as u32).to_be_bytes(), None, Some(b"4444"));
-        let of_runs = 2 * (limit / 3).div_ceil(one);
-        (0..of_runs).for_each(note);
-        assert_eq!((log.runs(), log.bytes()), (2, 0));
-        log.put_back(log.take_some(10).unwrap());
-        assert_eq!((log.runs(), log.count()), (1, of_runs));
-        (of_runs..limit / one).for_each(note);
-        assert!(log.check_notes().is_ok() && log.count() == limit / one);
-        note(limit / one);
-        assert!(matches!(log.check_notes(), Err(Error::Usage(UsageError::TooManyNotes { .. }))));
-        log.put_back(BTreeSet::from([(Noted::Row, note_of_row(b"row", b""))]));
-        assert_eq!(log.count(), 0);
-    }
-
-    #[test]
-    fn a_slow_write_of_a_run_keeps_no_writer_waiting() {
-        let (tree, engine) = lone_tree();
-        let (log, limit) = log_on_disk(&tree, &engine);
-        // Another thread has not written its run yet.
-        let other = Writing { runs: 1, notes: 700, bytes: limit / 3 };
-        log.notes.lock().writing.add(other);
-        assert!(log.notes.lock().spaces.pop().is_some());
-        let one = 4 + 4 + ROW_KEY_LENGTH_BYTES + NOTE_OVERHEAD_BYTES;
-        let fit = (limit - other.bytes) / one;
-        for n in 0..fit as u32 {
-            log.note(&n.to_be_bytes(), None, Some(b"4444"));
-            assert!(log.check_notes().is_ok() && !log.is_full(), "note {n} of {fit}");
-            assert!(log.bytes() < limit / 3, "{} bytes in memory", log.bytes());
-        }
-        assert_eq!((log.count(), log.runs()), (700 + fit, 1));
-        log.note(b"next", None, Some(b"4444"));
-        assert!(matches!(log.check_notes(), Err(Error::Usage(UsageError::TooManyNotes { .. }))));
-        // Without a tablespace notes stay in memory.
-        let log = row_log(&tree, &[None]);
-        log.wait_no_more(engine.pool.clone(), limit / 3, limit);
-        (0..limit as u32 / one as u32).for_each(|n| log.note(&n.to_be_bytes(), None, Some(b"4444")));
-        assert!(log.check_notes().is_ok() && log.bytes() > limit - one && log.runs() == 0);
-    }
-}
+mod tests;

@@ -48,7 +48,7 @@ use crate::{
     },
     txn::{
         RowTarget, SuppliedChange,
-        mvcc::value::{INDEXED_BYTES, start_of_fields},
+        mvcc::value::{INDEXED, INDEXED_BYTES, start_of_fields},
         row::{Entry, check_length, entries_of_new_row},
     },
 };
@@ -343,6 +343,7 @@ impl TableLoader {
             keys_of: &|value| schema.keys_of(value),
             temporary: None,
             watch: None,
+            reads: None,
         };
         let start = if target.needs_bytes() { value.indexed(tree)? } else { Cow::default() };
         entries_of_new_row(&target, key, &start, supplied, |n, entry| {
@@ -427,7 +428,7 @@ impl TableLoader {
 
 /// Returns what collects the entries of an index of this table.
 fn maker<'s>(table: &'s str, schema: &'s TableSchema, n: usize) -> EntryMaker<'s, 's> {
-    EntryMaker::new(table, &schema.record.indexes[n], &schema.secondaries[n], None, None)
+    EntryMaker::new(table, &schema.record.indexes[n], (&schema.secondaries[n], INDEXED), None, None)
 }
 
 /// Writes the number of rows to the header of a clustered tree.

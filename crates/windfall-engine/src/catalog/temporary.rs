@@ -19,8 +19,8 @@ use std::panic::resume_unwind;
 
 use super::{
     auto_increment::Counter,
-    definition::TableDefinition,
-    entry_maker::EntryMaker,
+    definition::{IndexDefinition, TableDefinition},
+    entry_maker::{EntryMaker, readings_of},
     group::TableChanges,
     index_build::{MakeEntryOf, function_of},
     key,
@@ -36,6 +36,7 @@ use crate::{
     buffer::{Durability, Space},
     error::{Error, Owner, Result, SchemaError, UsageError},
     ids::SpaceId,
+    row::FieldSet,
     store::Tree,
     sync::{Arc, Phase, ReportedWork, work},
     tablespace::{self, CounterKind},
@@ -162,10 +163,12 @@ impl Catalog {
     /// Refuses a table with rows, or with changes of a transaction that has not ended.
     fn check_empty(&self, name: &Arc<str>, schema: &TableSchema) -> Result<()> {
         let work = ReportedWork::unreported(Phase::Rows, 0);
-        self.each_row(name, &schema.clustered, work, |_, _| Err(SchemaError::NotEmpty(name.clone()).into()))
+        let not_empty = |_: &[u8], _: &[u8], _| Err(SchemaError::NotEmpty(name.clone()).into());
+        self.each_row(name, &schema.clustered, work, &[FieldSet::NONE.cut_at(0)], not_empty)
     }
 
-    /// Calls a function with the key and the first bytes of each row of a temporary table, whose gate is closed.
+    /// Calls a function with the key and the value of each row of a temporary table, whose gate is closed: the value as
+    /// it is read with each of these sets of fields.
     ///
     /// # Errors
     /// Those of the function; a transaction that has not ended has changed a row; damage, I/O.
@@ -174,7 +177,8 @@ impl Catalog {
         name: &Arc<str>,
         clustered: &Tree,
         mut work: ReportedWork,
-        mut run: impl FnMut(&[u8], &[u8]) -> Result<()>,
+        readings: &[FieldSet],
+        mut run: impl FnMut(&[u8], &[u8], FieldSet) -> Result<()>,
     ) -> Result<()> {
         let (mut cursor, mut bytes) = (clustered.cursor(), Vec::new());
         let mut more = cursor.seek(Seek::First)?;
@@ -184,11 +188,11 @@ impl Catalog {
                 if self.transactions.active().is_active(header.trx) {
                     return Err(UsageError::TemporaryInUse(name.clone()).into());
                 }
-                if !header.is_deleted() {
+                for reading in readings.iter().filter(|_| !header.is_deleted()) {
                     bytes.clear();
                     bytes.extend_from_slice(cursor.value());
-                    value::indexed_of(clustered, header, &mut bytes)?;
-                    run(cursor.key(), &bytes)?;
+                    value::follow(clustered, header, *reading, &mut bytes)?;
+                    run(cursor.key(), &bytes, *reading)?;
                 }
             }
             more = cursor.next()?;
@@ -271,7 +275,9 @@ impl Catalog {
             let mut closed = table.gate().close();
             if !added.is_empty() {
                 let _refuses = closed.refuse_own_calls();
-                self.fill_temporary(name, &table.closed_schema(&closed).clustered, &added, &new.trees, make)?;
+                let readings = changes.add_indexes.iter().map(IndexDefinition::filled_from);
+                let trees = (&*new.trees, &*readings.collect::<Vec<_>>());
+                self.fill_temporary(name, &table.closed_schema(&closed).clustered, &added, trees, make)?;
             }
             let mut closing = Closing { table, record: Some(Box::new(record)) };
             let trees = table.closed_schema(&closed).tree_count() + added.len();
@@ -290,20 +296,22 @@ impl Catalog {
         name: &Arc<str>,
         clustered: &Tree,
         indexes: &[IndexRecord],
-        trees: &[Arc<Tree>],
+        (trees, readings): (&[Arc<Tree>], &[FieldSet]),
         make: Option<&mut MakeEntryOf<'_>>,
     ) -> Result<()> {
         let make = make.map(RefCell::new);
         let mut functions: Vec<_> =
             indexes.iter().map(|index| function_of(name, index, make.as_ref())).collect();
-        let makers = self.makers(name, indexes, trees, &mut functions);
+        let makers = self.makers(name, indexes, (trees, readings), &mut functions);
+        let different = readings_of(&makers);
         let mut entries: Vec<Runs<EntryTail>> =
             indexes.iter().map(|_| Runs::new(self.pool.clone())).collect();
         let fill = || {
             let rows = tablespace::rows(&self.pool, clustered.space())?.max(0).cast_unsigned();
             let work = ReportedWork::begin(Phase::Rows, rows)?;
-            self.each_row(name, clustered, work, |key, value| {
-                for (maker, entries) in makers.iter().zip(&mut entries) {
+            self.each_row(name, clustered, work, &different, |key, value, reading| {
+                let of_all = makers.iter().zip(&mut entries);
+                for (maker, entries) in of_all.filter(|(maker, _)| maker.reading() == reading) {
                     for entry in maker.entries(key, value)? {
                         maker.check(&entry, value)?;
                         maker.collect(entry, entries);

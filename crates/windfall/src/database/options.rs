@@ -7,6 +7,7 @@
 
 use crate::{
     catalog::{IndexDefinition, KeyPart, KeySpec, TableDefinition},
+    row::FieldSet,
     sync::Arc,
     txn::EntryForm,
 };
@@ -61,6 +62,7 @@ pub struct IndexOptions {
     parts: Vec<KeyPart>,
     form: EntryForm,
     extractor: Option<Arc<str>>,
+    reading: Option<FieldSet>,
 }
 
 impl IndexOptions {
@@ -156,6 +158,55 @@ impl IndexOptions {
         Self { form, extractor, ..Self::default() }
     }
 
+    /// Chooses the fields of which the entries of an index with supplied entries are made when it is added to a table
+    /// with rows: the function that makes them ([`Database::create_index_with`], [`Database::alter_table_with`],
+    /// [`Database::build_indexes_with`] and the other calls with one) gets a row's value as [`Table::select_fields`]
+    /// reads it, instead of its first 64 KiB. So it gets the chosen fields whole, however long they are and wherever
+    /// they are in the value, up to [`FieldSet::cut_at`]. Another field that has pages of its own is not read and is
+    /// empty; one that has not may be there or not, so the entry must not depend on it. A row that was not written
+    /// field by field is read whole.
+    ///
+    /// The chosen fields of one row are in memory at a time. A change meanwhile is noted with what they were and what
+    /// they become: such notes are as long as the fields, and count towards the same limits as all others, beyond which
+    /// changes wait, or an alteration in two steps fails with [`UsageError::TooManyNotes`]. A change that keeps the
+    /// chosen fields ([`FieldChange::Keep`](crate::FieldChange::Keep)) neither reads nor notes them. The choice is not
+    /// stored, and has no meaning for an index of a new table.
+    ///
+    /// ```
+    /// # fn main() -> windfall::Result<()> {
+    /// # let folder = std::env::temp_dir().join(format!("windfall-reading-{}", std::process::id()));
+    /// # let db = windfall::Database::open(&folder, windfall::Options::default().buffer_pool_size(16 << 20))?;
+    /// use windfall::{IndexOptions, TableOptions, row::{self, FieldSet}};
+    ///
+    /// let documents = db.create_table("documents", TableOptions::default())?;
+    /// documents.insert_fields(b"1", &[&[7; 500_000], b"a title behind a long text"], &[])?;
+    /// let options = IndexOptions::supplied(0).reading(FieldSet::NONE.with(1));
+    /// db.create_index_with("documents", "title", options, |_key, value, entry| {
+    ///     entry.key.extend_from_slice(row::field(value, 1).unwrap_or_default());
+    ///     Ok(true)
+    /// })?;
+    /// let title = documents.index("title")?;
+    /// assert_eq!(title.range::<&[u8]>(..)?.count(), 1);
+    /// # db.close()?;
+    /// # std::fs::remove_dir_all(folder).ok();
+    /// # windfall::Result::Ok(())
+    /// # }
+    /// ```
+    ///
+    /// An index of which the engine or an extractor makes the entries is refused with it, when it is created: a change
+    /// of a row makes them of the first 64 KiB of the value.
+    ///
+    /// [`Database::create_index_with`]: crate::Database::create_index_with
+    /// [`Database::alter_table_with`]: crate::Database::alter_table_with
+    /// [`Database::build_indexes_with`]: crate::Database::build_indexes_with
+    /// [`Table::select_fields`]: crate::Table::select_fields
+    /// [`UsageError::TooManyNotes`]: crate::error::UsageError::TooManyNotes
+    #[must_use]
+    pub fn reading(mut self, fields: FieldSet) -> Self {
+        self.reading = Some(fields);
+        self
+    }
+
     /// Makes the index unique: no two rows may have the same key. Supplied entries may be exempt
     /// ([`SuppliedEntry::may_repeat`](crate::SuppliedEntry::may_repeat)).
     #[must_use]
@@ -165,7 +216,7 @@ impl IndexOptions {
     }
 
     pub(crate) fn definition(self, name: &str) -> IndexDefinition {
-        let Self { unique, parts, form, extractor } = self;
-        IndexDefinition { name: name.to_owned(), unique, key: KeySpec { parts }, form, extractor }
+        let Self { unique, parts, form, extractor, reading } = self;
+        IndexDefinition { name: name.to_owned(), unique, key: KeySpec { parts }, form, extractor, reading }
     }
 }

@@ -270,6 +270,7 @@ impl<A: Access> Table<A> {
             keys_of: &keys_of,
             temporary: self.undo.as_ref().map(|undo| undo.stream()),
             watch: noting.as_ref().map(|noting| noting as &Watch<'_>),
+            reads: schema.noting().filter(|row_log| row_log.reads_fields()).map(|row_log| row_log as _),
         };
         let done = run(&target);
         if let (Some(undo), None) = (&self.undo, self.access.transaction()) {

@@ -11,10 +11,12 @@
 use core::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 
+use smallvec::SmallVec;
+
 use super::{
     super::{
         bulk::{self, Load},
-        entry_maker::{EntryKey, EntryMaker},
+        entry_maker::{EntryKey, EntryMaker, readings_of},
         row_count,
         row_log::{NOTES_LIMIT_BYTES, Note, Noted, RowLog},
         runs::{EntryTail, Runs},
@@ -29,6 +31,7 @@ use crate::{
     log::LogReservation,
     mtr::Mtr,
     page::EntryHeader,
+    row::FieldSet,
     store::Tree,
     sync::{Arc, LongWork, Phase, ReportedWork},
     tree::{Room, Seek},
@@ -67,6 +70,8 @@ pub(super) struct IndexFiller<'a, 'f> {
     pub(super) of: &'a NewIndexes,
     trees: Vec<Filling<'a, 'f>>,
     rows: &'a Arc<Tree>,
+    /// The different sets of fields with which the makers read rows.
+    readings: SmallVec<[FieldSet; 1]>,
     row_log: &'a RowLog,
     bounds: Bounds,
     deferred: RefCell<Deferred>,
@@ -109,6 +114,7 @@ impl<'a, 'f> IndexFiller<'a, 'f> {
         Self {
             catalog,
             of,
+            readings: readings_of(makers),
             trees: makers.iter().zip(&of.trees).enumerate().map(filling).collect(),
             rows: &of.rows,
             row_log: &of.row_log,
@@ -239,10 +245,12 @@ impl<'a, 'f> IndexFiller<'a, 'f> {
             self.check_continues()?;
             work.advance(1)?;
             if let Some(header) = cursor.header().filter(|header| !header.is_deleted()) {
-                value.clear();
-                value.extend_from_slice(cursor.value());
-                if value::resolve_indexed(self.rows, cursor.key(), header, &mut value)? {
-                    self.collect_row(cursor.key(), &value, &mut entries)?;
+                for reading in &self.readings {
+                    value.clear();
+                    value.extend_from_slice(cursor.value());
+                    if value::resolve(self.rows, cursor.key(), header, *reading, &mut value)? {
+                        self.collect_row(cursor.key(), &value, *reading, &mut entries)?;
+                    }
                 }
             }
             self.catalog.pause.pass();
@@ -263,9 +271,16 @@ impl<'a, 'f> IndexFiller<'a, 'f> {
         self.empty(&mut entries, whole)
     }
 
-    /// Collects the entries of a row.
-    fn collect_row(&self, row: &[u8], value: &[u8], entries: &mut Collected) -> Result<()> {
-        for (at, entries) in self.trees.iter().zip(entries) {
+    /// Collects the entries of a row that are made of its value as it was read.
+    fn collect_row(
+        &self,
+        row: &[u8],
+        value: &[u8],
+        reading: FieldSet,
+        entries: &mut Collected,
+    ) -> Result<()> {
+        let of_all = self.trees.iter().zip(entries);
+        for (at, entries) in of_all.filter(|(at, _)| at.maker.reading() == reading) {
             self.work_on(at);
             for entry in at.maker.entries(row, value)? {
                 if at.maker.check(&entry, value).is_ok() {
@@ -403,11 +418,13 @@ impl<'a, 'f> IndexFiller<'a, 'f> {
         (noted, bytes): &Note,
         mut take: impl FnMut(&Filling<'_, '_>, EntryKey) -> Result<()>,
     ) -> Result<()> {
-        let trees = match *noted {
-            Noted::Entry(place) => &self.trees[place..=place],
-            Noted::Row => &self.trees[..],
+        let is_of = |at: &&Filling<'_, '_>| match *noted {
+            Noted::Entry(place) => at.place == place,
+            Noted::Row | Noted::Read(_) => {
+                at.maker.notes_rows() && self.row_log.noted_with(at.maker.reading()) == *noted
+            }
         };
-        for at in trees.iter().filter(|at| at.maker.notes_rows() == (*noted == Noted::Row)) {
+        for at in self.trees.iter().filter(is_of) {
             self.work_on(at);
             at.maker.keys_of_note(bytes)?.into_iter().try_for_each(|key| take(at, key))?;
         }
@@ -435,14 +452,22 @@ impl<'a, 'f> IndexFiller<'a, 'f> {
     fn apply_some(&self, most: usize) -> Result<usize> {
         self.row_log.check_notes()?;
         LongWork::check()?;
-        let noted = self.row_log.take_some(most)?;
-        let apply = |note| self.for_each_noted(note, |at, key| self.apply_note(at, &key));
-        if let Err(error) = noted.iter().try_for_each(apply) {
-            // An alteration may go on after an error. To apply a note again does no harm.
-            self.row_log.put_back(noted);
-            return Err(error);
+        let mut applied = 0;
+        while applied < most {
+            // Few at a time if they are long.
+            let noted = self.row_log.take_some(most - applied)?;
+            if noted.is_empty() {
+                break;
+            }
+            let apply = |note| self.for_each_noted(note, |at, key| self.apply_note(at, &key));
+            if let Err(error) = noted.iter().try_for_each(apply) {
+                // An alteration may go on after an error. To apply a note again does no harm.
+                self.row_log.put_back(noted);
+                return Err(error);
+            }
+            applied += noted.len();
         }
-        Ok(noted.len())
+        Ok(applied)
     }
 
     /// Applies a noted entry, and before that the oldest deferred entry if these are many.
@@ -573,7 +598,7 @@ impl<'a, 'f> IndexFiller<'a, 'f> {
     fn entry_state(&self, at: &Filling<'_, '_>, key: &EntryKey) -> Result<EntryState> {
         let (mut value, mut header) = (Vec::new(), None);
         let mut read = || {
-            header = value::get_indexed(self.rows, key.row(), &mut value)?;
+            header = value::get_with_header(self.rows, key.row(), at.maker.reading(), &mut value)?;
             Ok(header)
         };
         let current = self.catalog.transactions.active().read_final(None, &mut read)?;

@@ -27,6 +27,8 @@ use crate::{
 
 /// The number of first bytes of a value that index keys are made of.
 pub(crate) const INDEXED_BYTES: usize = 64 << 10;
+/// What index keys are made of, unless an index is built with other fields.
+pub(crate) const INDEXED: FieldSet = FieldSet::ALL.cut_at(INDEXED_BYTES as u32);
 
 pub(in crate::txn) fn overflow_ref(tree: &Tree, stored: &[u8]) -> Result<OverflowRef> {
     OverflowRef::from_bytes(stored)
@@ -54,7 +56,7 @@ pub fn get(tree: &Tree, key: &[u8], fields: FieldSet, out: &mut Vec<u8>) -> Resu
     if header.is_deleted() || header.is_plain() {
         return Ok(!header.is_deleted());
     }
-    stored_elsewhere(tree, key, header, fields, None, out)
+    stored_elsewhere(tree, key, header, fields, out)
 }
 
 /// Replaces the stored value of an entry at which a cursor stands, in `out`, by the row's value. Returns `false` if the
@@ -69,7 +71,7 @@ pub fn resolve(
     fields: FieldSet,
     out: &mut Vec<u8>,
 ) -> Result<bool> {
-    if header.is_plain() { Ok(true) } else { stored_elsewhere(tree, key, header, fields, None, out) }
+    if header.is_plain() { Ok(true) } else { stored_elsewhere(tree, key, header, fields, out) }
 }
 
 /// As [`resolve`], but reads only the [`INDEXED_BYTES`] first bytes of a long value: those that index keys are made of.
@@ -77,8 +79,7 @@ pub fn resolve(
 /// # Errors
 /// As [`get`].
 pub fn resolve_indexed(tree: &Tree, key: &[u8], header: EntryHeader, out: &mut Vec<u8>) -> Result<bool> {
-    let window = Some(INDEXED_BYTES);
-    if header.is_plain() { Ok(true) } else { stored_elsewhere(tree, key, header, FieldSet::ALL, window, out) }
+    resolve(tree, key, header, INDEXED, out)
 }
 
 /// Replaces the stored value of an entry by the first bytes of the row's value, regardless of the entry's present
@@ -87,20 +88,43 @@ pub fn resolve_indexed(tree: &Tree, key: &[u8], header: EntryHeader, out: &mut V
 /// # Errors
 /// As [`get`]; a chain that was freed.
 pub(crate) fn indexed_of(tree: &Tree, header: EntryHeader, out: &mut Vec<u8>) -> Result<()> {
-    follow(tree, header, FieldSet::ALL, Some(INDEXED_BYTES), out)
+    follow(tree, header, INDEXED, out)
 }
 
-/// As [`get`], but reads only the first bytes of a long value, for index keys. Returns the entry's header, whether it
-/// is delete-marked or not.
+/// As [`get`], but returns the entry's header, whether it is delete-marked or not.
 ///
 /// # Errors
 /// As [`get`].
-pub(crate) fn get_indexed(tree: &Tree, key: &[u8], out: &mut Vec<u8>) -> Result<Option<EntryHeader>> {
+pub(crate) fn get_with_header(
+    tree: &Tree,
+    key: &[u8],
+    fields: FieldSet,
+    out: &mut Vec<u8>,
+) -> Result<Option<EntryHeader>> {
     let Some(header) = tree.get_into(key, out)? else { return Ok(None) };
     if !header.is_deleted() {
-        resolve_indexed(tree, key, header, out)?;
+        resolve(tree, key, header, fields, out)?;
     }
     Ok(Some(header))
+}
+
+/// Returns whether two versions of a row that both exist, given by their stored values, read as the same if only these
+/// fields are read. Reads no chain, so `false` is no answer.
+pub(in crate::txn) fn read_alike(
+    one: (EntryHeader, &[u8]),
+    other: (EntryHeader, &[u8]),
+    fields: FieldSet,
+) -> bool {
+    let kind_of = |(header, _): (EntryHeader, &[u8])| (header.is_overflow(), header.has_fields());
+    let [one_selected, other_selected] = [one, other].map(|(header, stored)| {
+        let all = header.has_fields().then(|| StoredFields::parse(stored)).flatten()?;
+        let selected = |(n, field)| if fields.contains(n) { field } else { StoredField::Inline(&[]) };
+        Some(all.enumerate().map(selected))
+    });
+    match one_selected.zip(other_selected) {
+        Some((one, other)) => one.eq(other),
+        None => kind_of(one) == kind_of(other) && one.1 == other.1,
+    }
 }
 
 /// Replaces the stored value in `out` by the row's value, or by that of the entry's present version if a chain was
@@ -111,11 +135,10 @@ fn stored_elsewhere(
     key: &[u8],
     mut header: EntryHeader,
     fields: FieldSet,
-    window: Option<usize>,
     out: &mut Vec<u8>,
 ) -> Result<bool> {
     loop {
-        let Err(error) = follow(tree, header, fields, window, out) else { return Ok(true) };
+        let Err(error) = follow(tree, header, fields, out) else { return Ok(true) };
         let before = core::mem::take(out);
         let Some(now) = tree.get_into(key, out)?.filter(|now| !now.is_deleted()) else { return Ok(false) };
         if now.flags == header.flags && *out == before {
@@ -125,27 +148,20 @@ fn stored_elsewhere(
     }
 }
 
-/// Replaces the stored value of an entry by the row's value, or by the first `window` bytes of that: of fields, by the
-/// [encoded](row) row that has the selected ones, and no bytes in the others. Nor are more bytes read than the set
-/// needs. After an error `out` has the stored value again.
+/// Replaces the stored value of an entry by the row's value: of fields, by the [encoded](row) row that has the selected
+/// ones, and no bytes in the others. No more bytes are read than the set needs. After an error `out` has the stored
+/// value again.
 ///
 /// # Errors
 /// Damage, I/O; a chain that was freed.
-pub(in crate::txn) fn follow(
-    tree: &Tree,
-    header: EntryHeader,
-    fields: FieldSet,
-    window: Option<usize>,
-    out: &mut Vec<u8>,
-) -> Result<()> {
-    let window = [window, fields.needed()].into_iter().flatten().min();
+pub(crate) fn follow(tree: &Tree, header: EntryHeader, fields: FieldSet, out: &mut Vec<u8>) -> Result<()> {
     if header.has_fields() {
-        return follow_fields(tree, fields, window, out);
+        return follow_fields(tree, fields, out);
     }
     if header.is_overflow() {
         let chain = overflow_ref(tree, out)?;
         out.clear();
-        let read = append(tree, chain, window, out);
+        let read = append(tree, chain, fields.needed(), out);
         if read.is_err() {
             out.clear();
             out.extend_from_slice(&chain.to_bytes());
@@ -157,8 +173,8 @@ pub(in crate::txn) fn follow(
 
 /// As [`follow`]. The value is made after the stored one, in the same buffer: a read that is repeated for row after row
 /// allocates nothing.
-fn follow_fields(tree: &Tree, selected: FieldSet, window: Option<usize>, out: &mut Vec<u8>) -> Result<()> {
-    let stored = out.len();
+fn follow_fields(tree: &Tree, selected: FieldSet, out: &mut Vec<u8>) -> Result<()> {
+    let (stored, window) = (out.len(), selected.needed());
     let places: SmallVec<[FieldPlace; FIELDS_MAX]> = stored_fields(tree, out)?
         .enumerate()
         .scan(StoredFields::contents_at(out), |at, (n, field)| {

@@ -237,6 +237,12 @@ fn try_change<'e: 't, 't>(
     } else {
         (edit.known().map(Cow::Borrowed), 0)
     };
+    if let Some(reads) = target.reads {
+        let before = read_before.filter(|header| !header.is_deleted());
+        let before = before.map(|header| (header, &stored_before[..]));
+        let after = stored.as_deref().map(|bytes| (EntryHeader { flags, ..EntryHeader::default() }, bytes));
+        reads.note_change(tree, key, before, after);
+    }
     trx.transactions().undo_context().failpoint.pass()?;
     let new = stored.as_deref().map(|bytes| NewValue { bytes, flags });
     let read = read_before.map(|header| (header, &stored_before[..]));

@@ -52,7 +52,7 @@ pub(super) fn read_to_keep<'s>(
 ) -> Result<Cow<'s, [u8]>> {
     let mut value = Cow::Borrowed(stored);
     if header.is_overflow() && changes.contains(&FieldChange::Keep) {
-        value::follow(target.clustered, header, FieldSet::ALL, None, value.to_mut())?;
+        value::follow(target.clustered, header, FieldSet::ALL, value.to_mut())?;
     }
     Ok(value)
 }

@@ -16,7 +16,7 @@ use crate::{
     ids::IndexNumber,
     store::Tree,
     sync::Arc,
-    txn::undo::Stream,
+    txn::undo::{Follower, Stream},
 };
 
 /// A secondary tree.
@@ -124,6 +124,8 @@ pub struct RowTarget<'a> {
     pub temporary: Option<&'a Arc<Stream>>,
     /// The observer of changes.
     pub watch: Option<&'a Watch<'a>>,
+    /// The observer, if it reads chosen fields of long values.
+    pub reads: Option<&'a dyn Follower>,
 }
 
 impl core::fmt::Debug for RowTarget<'_> {

@@ -344,6 +344,14 @@ impl Follower for Noted {
         self.0.lock().unwrap().push([before, after].map(|value| value.map(<[u8]>::to_vec)));
     }
 
+    fn readings(&self) -> &[FieldSet] {
+        &[]
+    }
+
+    fn note_read(&self, _: usize, _: &[u8], _: Option<&[u8]>, _: Option<&[u8]>) {
+        panic!("no field is chosen");
+    }
+
     fn has_ended(&self) -> bool {
         false
     }

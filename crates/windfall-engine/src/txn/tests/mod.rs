@@ -265,6 +265,7 @@ impl Base {
             keys_of: &|value| Ok(keys_of(value).into_iter().collect()),
             temporary: None,
             watch: None,
+            reads: None,
         }
     }
 

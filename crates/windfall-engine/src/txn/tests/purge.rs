@@ -375,6 +375,7 @@ fn temporary_rows_leave_nothing_in_the_log() {
         keys_of: &|_| Ok(IndexKeys::default()),
         temporary: Some(&stream),
         watch: None,
+        reads: None,
     };
     base.put(b"x", b"abc", Mode::Put).unwrap();
     let spaces = ids.ceilings();

@@ -173,7 +173,7 @@ impl Versions {
                 }
             };
             if is_there {
-                value::follow(clustered, header, out.fields, None, out.row)?;
+                value::follow(clustered, header, out.fields, out.row)?;
             }
             return Ok(is_there);
         }

@@ -7,11 +7,14 @@
 //!
 //! **Invariants.** A rollback latches the leaf of the row, then looks up the follower of its table, then restores the
 //! row, and a follower is first registered and then reads the rows, so it reads the restored row, or is notified of it
-//! (test: `transactions_of_every_kind_go_on_while_an_index_is_built`). The first bytes of the undone value are read
-//! before the row is restored: the entry refers to its chains until then, and afterwards another transaction may change
-//! the row and purge free those that the value before has as well (test:
-//! `a_follower_gets_the_fields_that_the_undone_change_has_kept`). When a transaction has ended all its notifications
-//! have been made (checked by `running/rollback.rs::undo_record`).
+//! (test: `transactions_of_every_kind_go_on_while_an_index_is_built`). What a follower needs of the undone value is
+//! read before the row is restored: the entry refers to its chains until then, and afterwards another transaction may
+//! change the row and purge free those that the value before has as well (test:
+//! `a_follower_gets_the_fields_that_the_undone_change_has_kept`). A follower that reads chosen fields is notified of
+//! the values as these fields read, of those with which the entry was stored, so it is given what a reader of the same
+//! fields reads (test: `an_index_is_built_of_long_fields_while_transactions_run`). Chosen fields that a change or a
+//! rollback leaves in their chains are not read for it (test: `a_chosen_field_that_is_kept_is_not_read`). When a
+//! transaction has ended all its notifications have been made (checked by `running/rollback.rs::undo_record`).
 //!
 //! **Order in memory.** Both have a sequentially consistent fence between the two steps, and one of these fences is the
 //! first in the total order. If it is the rollback's, the follower finds the leaf latched, and reads the restored row;
@@ -20,10 +23,13 @@
 use core::fmt;
 use std::collections::BTreeMap;
 
+use smallvec::SmallVec;
+
 use crate::{
     error::{Error, Result},
     ids::SpaceId,
     page::EntryHeader,
+    row::FieldSet,
     store::Tree,
     sync::{
         Arc, Mutex, Rank,
@@ -42,10 +48,16 @@ pub trait Follower: Send + Sync + fmt::Debug {
     /// rollback; `None` where there is no such row.
     fn note(&self, row: &[u8], before: Option<&[u8]>, after: Option<&[u8]>);
 
+    /// Returns the sets of fields with which it reads values, besides their first bytes.
+    fn readings(&self) -> &[FieldSet];
+
+    /// Notes that a row is about to change, or was rolled back: its values as one of the readings reads them.
+    fn note_read(&self, reading: usize, row: &[u8], before: Option<&[u8]>, after: Option<&[u8]>);
+
     /// Returns whether it takes no notes any more.
     fn has_ended(&self) -> bool;
 
-    /// Notes that a row was rolled back, and its value cannot be read.
+    /// Notes that a row is about to change or was rolled back, and its value cannot be read.
     fn note_unreadable(&self, error: Error);
 
     /// Returns whether its backlog exceeds its limit.
@@ -86,6 +98,14 @@ impl Drop for Following {
 /// An entry of a row: its header, and its stored value. `None` if the row does not exist.
 pub(in crate::txn) type Version = Option<(EntryHeader, Vec<u8>)>;
 
+/// What a follower needs of a value that is about to be undone.
+pub(in crate::txn) struct Undone {
+    /// Its first bytes.
+    first: Vec<u8>,
+    /// The value as each of the follower's readings reads it; `None` if the restored value reads the same.
+    read: SmallVec<[Option<Vec<u8>>; 1]>,
+}
+
 impl Followers {
     pub(in crate::txn) fn new() -> Self {
         Self { count: AtomicUsize::new(0), by_table: Mutex::new(Rank::Leaf, BTreeMap::new()) }
@@ -119,26 +139,97 @@ impl Followers {
     }
 }
 
-impl dyn Follower {
-    /// Notifies the follower that a row was rolled back: the first bytes of its value before the rollback, and its
+impl dyn Follower + '_ {
+    /// Notifies the follower that a row is about to change, of which the caller holds the key latch: the stored values
+    /// before and after, as its readings read them. A value that cannot be read is an error of the follower, and not of
+    /// the change.
+    pub(in crate::txn) fn note_change(
+        &self,
+        tree: &Tree,
+        key: &[u8],
+        before: Option<(EntryHeader, &[u8])>,
+        after: Option<(EntryHeader, &[u8])>,
+    ) {
+        for (n, fields) in self.readings().iter().enumerate() {
+            if before.zip(after).is_some_and(|(before, after)| value::read_alike(before, after, *fields)) {
+                continue;
+            }
+            let read = |side: Option<(EntryHeader, &[u8])>| {
+                side.map(|(header, stored)| read_with(tree, header, stored, *fields)).transpose()
+            };
+            match (read(before), read(after)) {
+                (Ok(before), Ok(after)) => self.note_read(n, key, before.as_deref(), after.as_deref()),
+                (Err(error), _) | (_, Err(error)) => self.note_unreadable(error),
+            }
+        }
+    }
+
+    /// Reads what the follower needs of the stored value of an entry that is about to become `restored`.
+    ///
+    /// # Errors
+    /// Damage, I/O.
+    pub(in crate::txn) fn read_undone(
+        &self,
+        tree: &Tree,
+        (header, stored): (EntryHeader, &[u8]),
+        restored: Option<(EntryHeader, &[u8])>,
+    ) -> Result<Undone> {
+        let first = read_with(tree, header, stored, value::INDEXED)?;
+        let read = self.readings().iter().map(|fields| {
+            let is_alike =
+                restored.is_some_and(|restored| value::read_alike((header, stored), restored, *fields));
+            if is_alike { Ok(None) } else { read_with(tree, header, stored, *fields).map(Some) }
+        });
+        let read = read.collect::<Result<_>>()?;
+        Ok(Undone { first, read })
+    }
+
+    /// Notifies the follower that a row was rolled back: what it needs of the value before the rollback, and its
     /// version since.
     pub(in crate::txn) fn note_rolled_back(
         &self,
         tree: &Tree,
         key: &[u8],
-        undone: Option<Result<Vec<u8>>>,
+        undone: Option<Result<Undone>>,
         restored: Version,
     ) {
-        // A chain of the restored value may be freed as soon as another transaction has changed the row, and that
-        // change then counts.
-        let restored = restored.map(|(header, mut value)| -> Result<Option<Vec<u8>>> {
-            Ok(value::resolve_indexed(tree, key, header, &mut value)?.then_some(value))
-        });
-        match (undone.transpose(), restored.transpose()) {
-            (Ok(undone), Ok(restored)) => {
-                self.note(key, undone.as_deref(), restored.flatten().as_deref());
-            }
-            (Err(error), _) | (_, Err(error)) => self.note_unreadable(error),
+        if let Err(error) = self.try_note_rolled_back(tree, key, undone, restored) {
+            self.note_unreadable(error);
         }
     }
+
+    fn try_note_rolled_back(
+        &self,
+        tree: &Tree,
+        key: &[u8],
+        undone: Option<Result<Undone>>,
+        restored: Version,
+    ) -> Result<()> {
+        let undone = undone.transpose()?;
+        // A chain of the restored value may be freed as soon as another transaction has changed the row, and that
+        // change then counts.
+        let read = |fields| -> Result<Option<Vec<u8>>> {
+            let Some((header, mut value)) = restored.clone() else { return Ok(None) };
+            Ok(value::resolve(tree, key, header, fields, &mut value)?.then_some(value))
+        };
+        let first = undone.as_ref().map(|undone| &*undone.first);
+        self.note(key, first, read(value::INDEXED)?.as_deref());
+        for (n, fields) in self.readings().iter().enumerate() {
+            let before = match &undone {
+                Some(undone) => match &undone.read[n] {
+                    Some(read) => Some(&**read),
+                    None => continue,
+                },
+                None => None,
+            };
+            self.note_read(n, key, before, read(*fields)?.as_deref());
+        }
+        Ok(())
+    }
+}
+
+fn read_with(tree: &Tree, header: EntryHeader, stored: &[u8], fields: FieldSet) -> Result<Vec<u8>> {
+    let mut value = stored.to_vec();
+    value::follow(tree, header, fields, &mut value)?;
+    Ok(value)
 }

@@ -106,6 +106,17 @@ pub enum RowChange<V = Vec<u8>> {
     },
 }
 
+impl RowChange {
+    /// Returns the header and the stored value that its rollback gives the entry, which has this value now.
+    pub fn restores<'v>(&'v self, stored: &'v [u8]) -> Option<(EntryHeader, &'v [u8])> {
+        match self {
+            Self::Insert => None,
+            Self::Update { header, value, .. } => Some((*header, value)),
+            Self::Delete { header } => Some((*header, stored)),
+        }
+    }
+}
+
 /// The overflow chains of a value to which its entry still refers after a change, by their places among those of the
 /// value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -21,7 +21,7 @@
 //! **Cost.** Leaves that are more than a third full stay, although a load fills them further.
 
 use super::{
-    followers::Followers,
+    followers::{Follower, Followers, Undone},
     record::{Body, EntryChange, RowChange, Touch, UndoRecord},
     stream::{Stream, UndoContext},
 };
@@ -32,9 +32,9 @@ use crate::{
     mtr::Mtr,
     page::EntryHeader,
     store::Tree,
+    sync::Arc,
     tablespace,
     tree::{Room, split_log_limit},
-    txn::mvcc::value,
 };
 
 /// Bytes of log that the rollback of an entry needs, in addition to its value and without page splits.
@@ -211,8 +211,8 @@ fn undo_row(
         RowChange::Update { value, .. } => (version, Room::Value(value.len())),
         RowChange::Delete { .. } => (version, Room::Keep),
     };
-    // The first bytes of the undone value, if it is not in the entry and a follower needs them.
-    let mut long = None;
+    // What a follower needs of the undone value, if that is not in the entry.
+    let mut long: Option<(Arc<dyn Follower>, Result<Undone>)> = None;
     let (mut mtr, mut located, follower) = loop {
         let mut mtr = Mtr::begin(tree.store())?;
         let located = tree.seek_for_change(&mut mtr, key, room)?;
@@ -220,14 +220,19 @@ fn undo_row(
         let is_long = header.is_some_and(|header| !header.is_deleted() && !header.is_plain());
         // One that is registered later reads the restored row.
         let follower = followers.of(tree.space().id());
-        if !is_long || long.is_some() || follower.is_none() {
+        let needed = follower.as_ref().filter(|_| is_long);
+        let is_read = |follower| long.as_ref().is_some_and(|(read, _)| Arc::ptr_eq(read, follower));
+        let Some(reads) = needed.filter(|follower| !is_read(*follower)).cloned() else {
             break (mtr, located, follower);
-        }
+        };
         // Without a latch. No other thread changes the row.
         drop((located, mtr));
-        let mut value = Vec::new();
-        let header = tree.get_into(key, &mut value)?;
-        long = header.map(|header| value::indexed_of(tree, header, &mut value).map(|()| value));
+        let mut stored = Vec::new();
+        if let Some(header) = tree.get_into(key, &mut stored)? {
+            let restored = change.restores(&stored).filter(|(header, _)| !header.is_deleted());
+            let undone = reads.read_undone(tree, (header, &stored), restored);
+            long = Some((reads, undone));
+        }
     };
     let (slot, op) = stream.latch_mark(&mut mtr, at)?;
     let mut small = false;
@@ -235,11 +240,7 @@ fn undo_row(
     if let Some(header) = located.header().filter(|header| carries(Some(*header), version)) {
         let mut stored = Vec::new();
         located.value_into(&mtr, &mut stored);
-        let restored = match change {
-            RowChange::Insert => None,
-            RowChange::Update { header, value, .. } => Some((*header, value.clone())),
-            RowChange::Delete { header } => Some((*header, stored.clone())),
-        };
+        let restored = change.restores(&stored).map(|(header, value)| (header, value.to_vec()));
         debug_assert!(
             restored.as_ref().is_none_or(|(before, _)| !carries(Some(*before), version)),
             "an entry that was rolled back still carries the version that is undone"
@@ -257,9 +258,14 @@ fn undo_row(
         if rows != 0 {
             tree.space().row_count().add(rows);
         }
-        let undone =
-            undone.and_then(|(header, stored)| if header.is_plain() { Some(Ok(stored)) } else { long });
-        sides = follower.map(|follower| (follower, undone, restored));
+        sides = follower.map(|follower| {
+            let before = restored.as_ref().map(|(header, value)| (*header, &**value));
+            let undone = undone.and_then(|(header, stored)| match long {
+                _ if header.is_plain() => Some(follower.read_undone(tree, (header, &stored), before)),
+                long => long.map(|(_, undone)| undone),
+            });
+            (follower, undone, restored)
+        });
         small = match change {
             RowChange::Insert => located.remove(&mut mtr),
             RowChange::Update { header, value, .. } => located.replace(&mut mtr, *header, value),

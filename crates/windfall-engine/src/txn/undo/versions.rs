@@ -74,7 +74,7 @@ impl Versions {
             if header.is_deleted() || header.is_plain() {
                 return Ok(!header.is_deleted());
             }
-            if fields.is_none_or(|fields| follow(tree, header, fields, None, out).is_ok()) {
+            if fields.is_none_or(|fields| follow(tree, header, fields, out).is_ok()) {
                 return Ok(true);
             }
         }
@@ -126,7 +126,7 @@ impl Versions {
             return Ok(false);
         };
         if let Some(fields) = fields {
-            follow(tree, header, fields, None, out)?;
+            follow(tree, header, fields, out)?;
         }
         Ok(true)
     }

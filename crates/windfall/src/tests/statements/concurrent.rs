@@ -16,9 +16,9 @@ use crate::{
 };
 
 /// The timeout of a statement, long enough for all transactions that it waits for to end.
-const PATIENT: Duration = Duration::from_secs(100_000);
+pub(super) const PATIENT: Duration = Duration::from_secs(100_000);
 
-fn begin(db: &Database) -> Transaction {
+pub(super) fn begin(db: &Database) -> Transaction {
     db.begin(TransactionOptions::default().isolation(Isolation::ReadCommitted))
 }
 
@@ -46,7 +46,7 @@ fn check(db: &Database, env: &SimulatedEnv, table: &Table, supplied: bool, what:
 
 /// Calls `act` at each point of an index build before its commit, during which calls on the table would wait. It gets
 /// the number of the point from 1.
-fn at_places(db: &Database, mut act: impl FnMut(usize) + Send + 'static) {
+pub(super) fn at_places(db: &Database, mut act: impl FnMut(usize) + Send + 'static) {
     let (table, mut place, mut commits) = (db.table("t").unwrap(), 0, false);
     db.engine().catalog.pause.set(move || {
         commits = commits || table.inner.gate().is_closed();

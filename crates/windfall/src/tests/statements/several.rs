@@ -1,5 +1,6 @@
 //! Several indexes that one statement adds in one scan of the table, with other changes of the table.
 
+mod long_fields;
 mod two_steps;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -7,10 +7,11 @@ use windfall_sim::{Fault, SimulatedDisk, SimulatedEnv, Survive};
 
 use super::{PATIENT, at_places, begin, check, filled, value};
 use crate::{
-    Database, InterruptHandle, Table, Transaction,
+    Database, FieldChange, IndexOptions, InterruptHandle, MadeEntry, Table, TableChanges, Transaction,
     disk::FileName,
     env::RealEnv,
     error::{DiskError, Error, LockError, SchemaError, TransactionError, UsageError},
+    row::FieldSet,
     sync::{
         Arc, LongWork, Mutex, Rank,
         atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
@@ -320,6 +321,38 @@ fn an_index_build_fails_when_a_value_that_was_rolled_back_cannot_be_read() {
         build(&db, true, |_| {}).unwrap();
         check(&db, &env, &table, false, "made again");
     }
+}
+
+/// A field of which an index is built cannot be read where a row changes: the build fails, and the change does not.
+#[test]
+fn a_chosen_field_that_cannot_be_read_ends_the_build_alone() {
+    let make = |_: &str, row: &[u8], _: &[u8], entry: &mut MadeEntry| {
+        entry.key.extend_from_slice(row);
+        Ok(true)
+    };
+    let disk = SimulatedDisk::new(1);
+    let (db, _) = open(&disk, 1).unwrap();
+    let table = db.create_table("t", crate::TableOptions::default()).unwrap();
+    let long = vec![b'l'; 70_000];
+    table.insert_fields(b"row", &[&long, &long], &[]).unwrap();
+    let big = big(&db);
+    let options = IndexOptions::supplied(3).reading(FieldSet::NONE.with(1));
+    let changes = || TableChanges::default().add_index("x", options.clone());
+    let mut built = db.build_indexes_with("t", changes(), make).unwrap();
+    // The first bytes of the value stay in the pool.
+    let first = table.select_fields(FieldSet::ALL.cut_at(64 << 10));
+    evict(&db, &big, &mut || assert!(first.get(b"row").unwrap().is_some()));
+    disk.fail_on(FileName::Data(table.inner.space()), Fault::ReadFails);
+    let failures = disk.failures();
+    table.update_fields(b"row", &[FieldChange::Keep, FieldChange::Set(b"short")], &[]).unwrap();
+    assert_eq!(disk.failures(), failures + 1);
+    for _ in 0..2 {
+        let failed = built.catch_up_with(make).unwrap_err();
+        assert!(matches!(failed, Error::Disk(DiskError::Io { .. })), "{failed}");
+    }
+    drop(built);
+    db.alter_table_with("t", changes(), make).unwrap();
+    assert_eq!(table.index("x").unwrap().range::<&[u8]>(..).unwrap().count(), 1);
 }
 
 /// Begins a transaction that gives many rows one key of a unique index before the index is built.

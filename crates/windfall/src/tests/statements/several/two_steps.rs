@@ -26,7 +26,7 @@ const RUN: usize = 2_000;
 const TREES: usize = 4;
 
 /// Returns the log in which changes of a table are noted.
-fn row_log_of(table: &Table) -> Option<Arc<RowLog>> {
+pub(super) fn row_log_of(table: &Table) -> Option<Arc<RowLog>> {
     table.inner.with_schema(|schema| schema.row_log.clone())
 }
 
