@@ -45,6 +45,10 @@ pub(crate) trait Change: Debug + Send + Sync {
     fn yield_point(&self, env: &dyn Env) {
         env.yield_point();
     }
+
+    fn at_yield_points(&self, env: &dyn Env, check: Check) {
+        env.at_yield_points(check);
+    }
 }
 
 #[derive(Debug)]
@@ -87,6 +91,6 @@ impl<C: Change> Env for Changed<C> {
     }
 
     fn at_yield_points(&self, check: Check) {
-        self.env.at_yield_points(check);
+        self.change.at_yield_points(self.env.as_ref(), check);
     }
 }

@@ -25,6 +25,7 @@ mod lock_owners;
 mod long_work;
 mod made_entries;
 mod observed_waits;
+mod old_views;
 mod one_row;
 mod open_statements;
 mod own_changes;
