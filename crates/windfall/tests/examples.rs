@@ -1,5 +1,7 @@
 //! The examples in `examples/` run to their end; each checks its own result.
 
+#[path = "../examples/handler.rs"]
+mod handler;
 #[path = "../examples/partitions.rs"]
 mod partitions;
 #[path = "../examples/queue.rs"]
@@ -32,4 +34,9 @@ fn pages_are_found_by_their_tags() {
 #[test]
 fn days_are_dropped_during_reads_and_writes() {
     ends(partitions::run);
+}
+
+#[test]
+fn the_calls_of_a_server_take_effect() {
+    ends(handler::run);
 }
