@@ -64,6 +64,24 @@ impl<A: Access> Table<A> {
     /// whether it is. If another call has reserved numbers since, or [`Table::raise_numbers`] was called with one in
     /// `unused`, the numbers of `unused` are skipped.
     ///
+    /// ```
+    /// # fn main() -> windfall::Result<()> {
+    /// # let folder = std::env::temp_dir().join(format!("windfall-return-numbers-{}", std::process::id()));
+    /// # let db = windfall::Database::open(&folder, windfall::Options::default().buffer_pool_size(16 << 20))?;
+    /// let orders = db.create_table("orders", windfall::TableOptions::default())?;
+    /// let mut numbers = orders.reserve_numbers(10)?;
+    /// for order in ["apples", "pears"] {
+    ///     let number = numbers.next().expect("ten are reserved");
+    ///     orders.insert(&number.to_be_bytes(), order.as_bytes())?;
+    /// }
+    /// assert!(orders.return_numbers(numbers)?);
+    /// assert_eq!(orders.next_number()?, 3);
+    /// # db.close()?;
+    /// # std::fs::remove_dir_all(folder).ok();
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// Only the call that has reserved the range may return a part of it, and not after [`Table::set_numbers`].
     ///
     /// # Errors

@@ -334,6 +334,29 @@ impl Cursor {
     /// is read or locked. The cursor is not positioned afterwards, like a new one: a step or a seek moves it to a row,
     /// and reads what is committed then, as a seek does. `..` is the range of all rows.
     ///
+    /// ```
+    /// # fn main() -> windfall::Result<()> {
+    /// # let folder = std::env::temp_dir().join(format!("windfall-set-range-{}", std::process::id()));
+    /// # let db = windfall::Database::open(&folder, windfall::Options::default().buffer_pool_size(16 << 20))?;
+    /// let towns = db.create_table("towns", windfall::TableOptions::default())?;
+    /// for name in ["Aarau", "Basel", "Bern", "Chur"] {
+    ///     towns.insert(name.as_bytes(), b"")?;
+    /// }
+    /// let mut cursor = towns.cursor()?;
+    /// for (letter, after, count) in [("A", "B", 1), ("B", "C", 2), ("D", "E", 0)] {
+    ///     cursor.set_range(letter..after);
+    ///     let mut found = 0;
+    ///     while cursor.next()? {
+    ///         found += 1;
+    ///     }
+    ///     assert_eq!(found, count);
+    /// }
+    /// # db.close()?;
+    /// # std::fs::remove_dir_all(folder).ok();
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// To look up many ranges, one cursor that is restricted again for each is cheaper than many cursors or
     /// [`Range`](crate::Range)s. A locking cursor locks row by row as it moves, and not the whole range at once.
     pub fn set_range<K: AsRef<[u8]>>(&mut self, range: impl RangeBounds<K>) {

@@ -487,6 +487,22 @@ impl Database {
     /// all tables. Temporary tables are not affected. Without such a table it succeeds, with an empty report. Waits as
     /// [`Database::drop_table`] does, for each of the tables, and drops none of them if a wait fails.
     ///
+    /// ```
+    /// # fn main() -> windfall::Result<()> {
+    /// # let folder = std::env::temp_dir().join(format!("windfall-drop-prefix-{}", std::process::id()));
+    /// # let db = windfall::Database::open(&folder, windfall::Options::default().buffer_pool_size(16 << 20))?;
+    /// for name in ["shop/orders", "shop/people", "log"] {
+    ///     db.create_table(name, windfall::TableOptions::default())?;
+    /// }
+    /// assert_eq!(db.table_names_with_prefix("shop/")?, ["shop/orders", "shop/people"]);
+    /// let report = db.drop_tables_with_prefix("shop/")?;
+    /// assert_eq!((report.trees, db.tables()?.len()), (2, 1));
+    /// # db.close()?;
+    /// # std::fs::remove_dir_all(folder).ok();
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// Every table that has the prefix when the call begins is dropped, also if it is renamed from one such name to
     /// another meanwhile. A table that is created meanwhile, or gets the prefix by a rename, may stay.
     ///
@@ -514,7 +530,9 @@ impl Database {
     /// [`Database::truncate_table`] does.
     ///
     /// The step takes up to 88 bytes of the log for each table, 23 for each index and 9 for each part of its key, and
-    /// the names and the metadata: by default 38,000 tables with names of 20 bytes, without indexes.
+    /// the names and the metadata, at most a quarter of [`Options::log_buffer_size`]: by default 38,000 tables with
+    /// names of 20 bytes, without indexes. And half of the buffer pool must have room for the pages with the records
+    /// of the tables, as for a drop.
     ///
     /// # Errors
     /// As [`Database::drop_tables_with_prefix`]. No table has changed then.

@@ -260,7 +260,12 @@ impl DdlGroup {
         self.alter_table(table, TableChanges::default().drop_index(name))
     }
 
-    /// Changes a table, as [`Database::alter_table`].
+    /// Changes a table, as [`Database::alter_table`], except that it adds an index only if the group creates or
+    /// truncates the table; otherwise [`DdlGroup::commit`] fails ([`UsageError::IndexInGroup`]). A table with rows gets
+    /// an index as part of a group in two steps: [`Database::build_indexes`] before the group, and
+    /// [`DdlGroup::finish`].
+    ///
+    /// [`UsageError::IndexInGroup`]: crate::error::UsageError::IndexInGroup
     pub fn alter_table(&mut self, name: &str, changes: TableChanges) -> &mut Self {
         self.add(DdlStatement::Alter { name: name.into(), changes: changes.changes })
     }

@@ -195,6 +195,9 @@ impl Database {
     /// # }
     /// ```
     ///
+    /// There is no such load of an index alone: a table with rows gets a new index from a function that makes the entry
+    /// of each row ([`Database::create_index_with`], [`Database::build_indexes_with`]).
+    ///
     /// # Errors
     /// There is no such table, or it has rows, also such as are not committed; I/O. Rows whose deletion is not
     /// committed are found by [`TableLoad::finish`]. A table of which many rows were deleted is better truncated first:

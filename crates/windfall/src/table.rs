@@ -226,6 +226,20 @@ impl<A: Access> Table<A> {
     /// or deleted and not committed count, as do deleted rows that purge has not removed yet. The estimate of a longer
     /// range is usually within a factor of two, if rows near the ends of the range are as long as those between.
     ///
+    /// ```
+    /// # fn main() -> windfall::Result<()> {
+    /// # let folder = std::env::temp_dir().join(format!("windfall-estimate-{}", std::process::id()));
+    /// # let db = windfall::Database::open(&folder, windfall::Options::default().buffer_pool_size(16 << 20))?;
+    /// let rows = (0..10_000u32).map(|n| Ok((n.to_be_bytes().to_vec(), b"a page".to_vec())));
+    /// let visits = db.create_table_from("visits", windfall::TableOptions::default(), rows)?;
+    /// let some = visits.estimate_rows(2_000u32.to_be_bytes()..4_000u32.to_be_bytes())?;
+    /// assert!((1_000..4_000).contains(&some));
+    /// # db.close()?;
+    /// # std::fs::remove_dir_all(folder).ok();
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// The table was dropped; I/O.
     pub fn estimate_rows<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<u64> {
@@ -338,6 +352,24 @@ impl<A: Access> Table<A> {
     /// ([`SchemaError::DuplicateKey`]). The number is valid for all handles of the table, in transactions or not,
     /// whatever indexes the table gets and loses, until the index is dropped, the table is truncated or a load of it is
     /// finished, or the database is closed. The rows of the load have it, too.
+    ///
+    /// ```
+    /// # fn main() -> windfall::Result<()> {
+    /// # let folder = std::env::temp_dir().join(format!("windfall-index-number-{}", std::process::id()));
+    /// # let db = windfall::Database::open(&folder, windfall::Options::default().buffer_pool_size(16 << 20))?;
+    /// use windfall::{IndexOptions, SuppliedChange, SuppliedEntry, TableChanges, TableOptions};
+    ///
+    /// let towns = db.create_table("towns", TableOptions::default().index("name", IndexOptions::supplied(6)))?;
+    /// let number = towns.index_number("name")?;
+    /// db.alter_table("towns", TableChanges::default().rename_index("name", "by_name"))?;
+    /// let entry = Some(SuppliedEntry::new(b"basel\0"));
+    /// towns.insert_with(b"1", b"Basel", &[SuppliedChange::new(number, None, entry)])?;
+    /// assert_eq!(towns.index_at(number)?.get(b"basel\0")?.count(), 1);
+    /// # db.close()?;
+    /// # std::fs::remove_dir_all(folder).ok();
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As [`Table::index`].

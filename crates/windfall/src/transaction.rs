@@ -371,6 +371,26 @@ impl Transaction {
     /// Ends the statement in progress, keeps its changes, and commits: one call for the end of an autocommit statement,
     /// instead of [`Transaction::end_statement`] and [`Transaction::commit_and_keep`].
     ///
+    /// ```
+    /// # fn main() -> windfall::Result<()> {
+    /// # let folder = std::env::temp_dir().join(format!("windfall-commit-statement-{}", std::process::id()));
+    /// # let db = windfall::Database::open(&folder, windfall::Options::default().buffer_pool_size(16 << 20))?;
+    /// use windfall::{FlushLog, TableOptions, TransactionOptions};
+    ///
+    /// let stock = db.create_table("stock", TableOptions::default())?;
+    /// let mut trx = db.begin(TransactionOptions::default());
+    /// trx.begin_statement()?;
+    /// trx.table(&stock).put(b"apples", b"3")?;
+    /// let end = trx.commit_statement(FlushLog::Lazy)?.expect("it has changed a row");
+    /// db.await_durable(end)?; // or later, once for many commits
+    /// trx.restart(TransactionOptions::default())?;
+    /// # drop(trx);
+    /// # db.close()?;
+    /// # std::fs::remove_dir_all(folder).ok();
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// - [`TransactionError::NoStatement`](crate::error::TransactionError::NoStatement): as for
     ///   [`Transaction::end_statement`].
@@ -474,6 +494,26 @@ impl Transaction {
     /// Until then its changes stay locked, and DDL statements on its tables wait. Its other locks, those of rows and
     /// ranges that it has read, are lost in a crash. When this call returns, the prepare is as durable as
     /// `flush_log_at_trx_commit` says.
+    ///
+    /// ```
+    /// # fn main() -> windfall::Result<()> {
+    /// # let folder = std::env::temp_dir().join(format!("windfall-prepare-{}", std::process::id()));
+    /// # let db = windfall::Database::open(&folder, windfall::Options::default().buffer_pool_size(16 << 20))?;
+    /// use windfall::{TableOptions, TransactionOptions};
+    ///
+    /// let stock = db.create_table("stock", TableOptions::default())?;
+    /// let trx = db.begin(TransactionOptions::default());
+    /// trx.table(&stock).put(b"apples", b"3")?;
+    /// trx.prepare(b"order 7")?;
+    /// drop(trx); // it stays prepared, as it would in a crash
+    /// assert_eq!(db.prepared()[0].xid, b"order 7");
+    /// db.commit_prepared(b"order 7")?;
+    /// assert_eq!(stock.get(b"apples")?.as_deref(), Some(&b"3"[..]));
+    /// # db.close()?;
+    /// # std::fs::remove_dir_all(folder).ok();
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// The name is taken, empty, or longer than 255 bytes; the disk is full; a statement is in progress

@@ -31,6 +31,23 @@ impl Table {
     /// `go_on` is called after each piece with the progress ([`Phase::Pages`]), and may use the database. If it returns
     /// `false`, the check ends: the report has what was found so far, and [`CheckReport::cancelled`] is set.
     ///
+    /// ```
+    /// # fn main() -> windfall::Result<()> {
+    /// # let folder = std::env::temp_dir().join(format!("windfall-check-table-{}", std::process::id()));
+    /// # let db = windfall::Database::open(&folder, windfall::Options::default().buffer_pool_size(16 << 20))?;
+    /// let stock = db.create_table("stock", windfall::TableOptions::default())?;
+    /// stock.insert(b"apples", b"3")?;
+    /// let report = stock.check(|progress| {
+    ///     println!("{} of {} pages", progress.done, progress.total);
+    ///     true // false ends the check
+    /// })?;
+    /// assert!(report.is_sound() && !report.cancelled);
+    /// # db.close()?;
+    /// # std::fs::remove_dir_all(folder).ok();
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// The table was dropped, also by a statement during the check; it is temporary; the call is made within a row
     /// call. Damage is not an error: it is in the report.

@@ -40,7 +40,9 @@ impl Database {
     /// As [`Database::create_index`], for an index of which the caller supplies the entries
     /// ([`IndexOptions::supplied`]): `make` makes the entry of a row that exists, given the row's key and the first 64
     /// KiB of its value, or the fields that [`IndexOptions::reading`] chooses. It returns whether the row is in the
-    /// index, and writes the entry to the one that it gets, which is empty.
+    /// index, and writes the entry to the one that it gets, which is empty. The entries are sorted, so their order does
+    /// not matter. No call pushes entries into an index that exists and is empty: it gets its entries here, or by the
+    /// load of an empty table ([`Database::load_table`]).
     ///
     /// The calling thread calls it, for each row at least once, and again for rows that change meanwhile: for the same
     /// row it must give the same entry. It may be called with a latch on the row: what it calls in the database itself

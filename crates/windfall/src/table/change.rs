@@ -121,6 +121,27 @@ impl<A: Access> Table<A> {
     /// as it is. The old entries must be those that the row has, so it is usually read before, with a lock; their
     /// payload does not matter.
     ///
+    /// ```
+    /// # fn main() -> windfall::Result<()> {
+    /// # let folder = std::env::temp_dir().join(format!("windfall-update-with-{}", std::process::id()));
+    /// # let db = windfall::Database::open(&folder, windfall::Options::default().buffer_pool_size(16 << 20))?;
+    /// use windfall::{IndexOptions, SuppliedChange, SuppliedEntry, TableOptions};
+    ///
+    /// let by_town = TableOptions::default().index("town", IndexOptions::supplied(8));
+    /// let people = db.create_table("people", by_town)?;
+    /// let in_town = |town| Some(SuppliedEntry::new(town));
+    /// people.insert_with(b"1", b"Ada", &[SuppliedChange::new("town", None, in_town(b"london\0"))])?;
+    /// // She has no entry any more: the index is sparse.
+    /// people.update_with(b"1", b"Ada, travelling", &[SuppliedChange::new("town", in_town(b"london\0"), None)])?;
+    /// assert_eq!(people.index("town")?.keys::<&[u8]>(..)?.count(), 0);
+    /// // The entry stays as it is.
+    /// people.update_with(b"1", b"Ada, at sea", &[])?;
+    /// # db.close()?;
+    /// # std::fs::remove_dir_all(folder).ok();
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As [`Table::update`] and [`Table::insert_with`], except that no index need be named. The table is then
     /// unchanged.
@@ -142,6 +163,27 @@ impl<A: Access> Table<A> {
     /// them: each of these indexes must be named, with the entry before and after. It is a deletion and an insertion as
     /// one step: both take effect or none, and a rollback or a read view has both or none. Index keys that the row
     /// keeps are no duplicates, also in unique indexes. With two equal keys it is [`Table::update_with`].
+    ///
+    /// ```
+    /// # fn main() -> windfall::Result<()> {
+    /// # let folder = std::env::temp_dir().join(format!("windfall-change-key-{}", std::process::id()));
+    /// # let db = windfall::Database::open(&folder, windfall::Options::default().buffer_pool_size(16 << 20))?;
+    /// use windfall::{IndexOptions, SuppliedChange, SuppliedEntry, TableOptions};
+    ///
+    /// let by_plate = TableOptions::default().index("plate", IndexOptions::supplied(5).unique());
+    /// let cars = db.create_table("cars", by_plate)?;
+    /// let plate = Some(SuppliedEntry::new(b"AB123"));
+    /// cars.insert_with(b"1", b"red", &[SuppliedChange::new("plate", None, plate)])?;
+    /// // The plate is in the index as before, and leads to the row by its new key.
+    /// cars.change_key_with(b"1", b"2", b"blue", &[SuppliedChange::new("plate", plate, plate)])?;
+    /// let found = cars.index("plate")?.get(b"AB123")?.next().transpose()?;
+    /// assert_eq!(found.map(|car| (car.key, car.value)), Some((b"2".to_vec(), b"blue".to_vec())));
+    /// assert_eq!(cars.get(b"1")?, None);
+    /// # db.close()?;
+    /// # std::fs::remove_dir_all(folder).ok();
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// The locks are those of the two: in a transaction both keys stay locked, exclusively, until it ends. If the call
     /// is refused, what it has locked by then stays locked. Outside of a transaction the call is one of its own at
