@@ -16,8 +16,9 @@
 //! snapshot (test: `a_seek_reads_again`), except at levels that read without a view. A locking cursor (`locking`) reads
 //! the newest version of each row (test: `a_locking_cursor_reads_the_newest_version_of_each_row`).
 //!
-//! A plain cursor finds what its own transaction has changed before each step, although it has read ahead (tests:
-//! `an_open_cursor_finds_later_changes_of_its_transaction`, `steps_read_ahead_while_other_tables_change`).
+//! A cursor finds what its own transaction has changed before each step, although it has read ahead (tests:
+//! `an_open_cursor_finds_later_changes_of_its_transaction`, `steps_read_ahead_while_other_tables_change`), and one that
+//! locks rows does, too (test: `an_open_locking_cursor_finds_later_changes_of_its_transaction`).
 //!
 //! The memory of a cursor that was dropped has buffers alone (by type): a cursor that uses it reads what a new one
 //! reads, and no view stays open for it (test: `a_cursor_in_the_memory_of_another_one_is_like_a_new_one`).
@@ -54,7 +55,7 @@ pub(crate) use batch::{Sink, check_rows, is_full};
 pub(crate) use filter::Wanted;
 pub(crate) use locking::intention;
 use semi_consistent::LockedRows;
-pub(crate) use semi_consistent::may_read_committed;
+pub(crate) use semi_consistent::{may_read_committed, read_committed_by_entry};
 
 pub use batch::{BATCH_ROWS, Batch};
 pub use filter::Condition;
@@ -71,8 +72,7 @@ pub use crate::tree::Seek;
 /// while the cursor is open. So a program that changes rows while it scans them meets a row again that it moves ahead
 /// of the cursor, as by raising the index key by which it scans: it reads the keys first, and then changes the rows.
 /// What the transaction has rolled back, to a savepoint or with a failed statement, is not returned any more. A cursor
-/// that locks rows reads each in its newest version; at levels without gap locks, where it reads ahead as well, it may
-/// pass over a row that the transaction inserts just ahead of it.
+/// that locks rows reads each in its newest version.
 ///
 /// ```
 /// # fn main() -> windfall::Result<()> {
@@ -124,6 +124,8 @@ pub struct Cursor {
     locked_rows: LockedRows,
     /// The step that has moved a locking cursor past an end.
     beyond: Option<Move<'static>>,
+    /// The keys between which a locking cursor locks a gap: that of its position, and that of the next entry.
+    gap: [Vec<u8>; 2],
     /// The changes of the transaction to the table at the time when entries were read ahead.
     seen: SeenChanges,
     at: At,
@@ -142,6 +144,7 @@ pub struct CursorMemory {
     entries: tree::CursorMemory,
     long: Vec<u8>,
     entry_value: Vec<u8>,
+    gap: [Vec<u8>; 2],
     /// The buffers of a cursor over an index.
     pub(crate) unescaped: Vec<u8>,
     pub(crate) bounds: [Vec<u8>; 2],
@@ -246,6 +249,7 @@ impl Cursor {
             releasable: None,
             locked_rows: LockedRows::Await,
             beyond: None,
+            gap: Default::default(),
             seen: SeenChanges::default(),
             at: At::Nothing,
             long: Vec::new(),
@@ -287,8 +291,8 @@ impl Cursor {
     /// Drops the cursor, and returns its memory, for a cursor in the next transaction. The memory keeps no transaction,
     /// read view, table or index, and can be kept for any time.
     pub fn into_memory(self) -> CursorMemory {
-        let Self { entries, long, entry_value, .. } = self;
-        CursorMemory { entries: entries.into_memory(), long, entry_value, ..CursorMemory::default() }
+        let Self { entries, long, entry_value, gap, .. } = self;
+        CursorMemory { entries: entries.into_memory(), long, entry_value, gap, ..CursorMemory::default() }
     }
 
     /// Makes the cursor use the memory of one that was dropped, of the same or of another table: then its first reads
@@ -323,9 +327,9 @@ impl Cursor {
     /// As [`Cursor::with_memory`]. Returns the rest of the memory.
     pub(crate) fn use_memory(&mut self, memory: CursorMemory) -> CursorMemory {
         debug_assert!(!self.keeps_view, "the cursor of an iterator is given other memory");
-        let CursorMemory { entries, long, entry_value, unescaped, bounds } = memory;
+        let CursorMemory { entries, long, entry_value, gap, unescaped, bounds } = memory;
         self.entries.use_memory(entries);
-        (self.long, self.entry_value) = (long, entry_value);
+        (self.long, self.entry_value, self.gap) = (long, entry_value, gap);
         (self.at, self.beyond, self.ended, self.releasable) = (At::Nothing, None, None, None);
         CursorMemory { unescaped, bounds, ..CursorMemory::default() }
     }
@@ -358,7 +362,8 @@ impl Cursor {
     /// ```
     ///
     /// To look up many ranges, one cursor that is restricted again for each is cheaper than many cursors or
-    /// [`Range`](crate::Range)s. A locking cursor locks row by row as it moves, and not the whole range at once.
+    /// [`Range`](crate::Range)s. A locking cursor locks row by row as it moves; [`Cursor::lock_range`] locks the whole
+    /// range at once.
     pub fn set_range<K: AsRef<[u8]>>(&mut self, range: impl RangeBounds<K>) {
         self.restrict(range.start_bound().map(AsRef::as_ref), range.end_bound().map(AsRef::as_ref));
     }
@@ -367,6 +372,7 @@ impl Cursor {
     pub(crate) fn restrict(&mut self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) {
         debug_assert!(!self.keeps_view, "the cursor of an iterator is restricted to another range");
         self.entries.set_limits(lower, upper);
+        self.is_range_locked = false;
         (self.at, self.beyond, self.ended, self.releasable) = (At::Nothing, None, None, None);
     }
 
@@ -478,8 +484,8 @@ impl Cursor {
         wanted: &mut Wanted<'_>,
     ) -> Result<bool> {
         if let Some(lock) = lock.or_else(|| scope.plain_read_lock().map(RowLock::from)) {
-            if self.is_range_locked {
-                self.discard_outdated(inner)?;
+            if self.is_range_locked || !scope.locks_gaps() {
+                self.discard_before_additions(inner)?;
             }
             let found = self.find_locked(scope, inner, lock, to, wanted)?;
             // If the view was ended, a row that is missing may have been purged.
@@ -556,6 +562,17 @@ impl Cursor {
         if !self.is_current(inner) {
             self.entries.discard_batch()?;
             self.seen = self.changes(inner);
+        }
+        Ok(())
+    }
+
+    /// As [`Cursor::discard_outdated`], for a cursor that locks each row and reads it again: it passes over a row only
+    /// if the entry was not there when it read ahead.
+    fn discard_before_additions(&mut self, inner: &Inner) -> Result<()> {
+        let additions = inner.additions_to(self.table.space());
+        if additions != self.seen {
+            self.entries.discard_batch()?;
+            self.seen = additions;
         }
         Ok(())
     }

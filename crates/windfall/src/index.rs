@@ -417,6 +417,33 @@ impl<T: IndexItem> DoubleEndedIterator for IndexRange<T> {
 ///
 /// An index cursor moves like a [`Cursor`], and seeks by index keys. A cursor of [`Index::key_cursor`] lends only the
 /// entries, without the values of the rows.
+///
+/// The find modes of a SQL server, for a whole key or for a prefix of the parts of one:
+///
+/// | find mode | calls |
+/// | --- | --- |
+/// | exact key | [`set_range(key..=key)`](IndexCursor::set_range), then [`next`](IndexCursor::next) |
+/// | key or next | [`seek(Seek::AtLeast(key))`](IndexCursor::seek) |
+/// | key or previous | `seek(Seek::AtMost(key))` |
+/// | after key | `seek(Seek::Above(key))` |
+/// | before key | `seek(Seek::Below(key))` |
+/// | prefix | `set_range(prefix..=prefix)`, then `next` |
+/// | last of prefix | `set_range(prefix..=prefix)`, then [`prev`](IndexCursor::prev) |
+/// | last of prefix or previous | `seek(Seek::AtMost(prefix))` |
+///
+/// [`Index::get_one`] reads the row of an exact key without a cursor. Further steps go on from there; in a range they
+/// end with it. Without a key, `seek(Seek::First)` and
+/// `seek(Seek::Last)` find the ends.
+///
+/// Which bytes are a prefix depends on the entries of the index:
+/// - *Supplied entries.* Any first bytes, also past the index key into the key of the row: `index_key` followed by the
+///   first bytes of a row key bounds the rows with that index key from there on. The key of the row is compared as it
+///   is stored, so the bound of the entry of one row is `index_key` and its whole key.
+/// - *Extracted entries.* A composite key of the first parts ([`Index::key`]). The row key follows a byte 0 behind the
+///   last part: the composite key, that byte, and first bytes of a row key reach into it.
+/// - *Entries made of the value.* An index key is matched whole: `key..=key` finds the rows with this key alone, and
+///   bounds do not reach into the row key. The index keys that begin with a prefix are the range from it to the next
+///   greater prefix, which is not included.
 #[derive(Debug)]
 pub struct IndexCursor {
     entries: Cursor,
@@ -447,6 +474,14 @@ impl IndexCursor {
     pub fn set_range<K: AsRef<[u8]>>(&mut self, range: impl RangeBounds<K>) {
         let (lower, upper) = entry_bounds(self.parts.form, &range, &mut self.bounds);
         self.entries.restrict(lower, upper);
+    }
+
+    /// Locks the whole range of a cursor that locks rows at once, as [`Cursor::lock_range`] does: the range of entries.
+    ///
+    /// # Errors
+    /// As [`Cursor::lock_range`]; the index was dropped.
+    pub fn lock_range(&mut self) -> Result<()> {
+        self.entries.lock_range()
     }
 
     /// Moves to the first or last row with an index key that satisfies `to`. Returns whether there is one; if not, the

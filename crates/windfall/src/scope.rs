@@ -136,7 +136,8 @@ enum Phase {
     /// Prepared and without a handle: it waits for its coordinator.
     PreparedWithoutHandle,
     Committed,
-    RolledBack(Arc<str>),
+    /// With the reason; without one, a call of it has panicked.
+    RolledBack(Option<Arc<str>>),
 }
 
 /// The kind of table that a call changes or locks rows of.
@@ -192,7 +193,7 @@ pub(crate) struct Inner {
     /// The number of calls that have changed rows, and for each table the number of the last one; without a tablespace
     /// for all temporary tables.
     changes: u64,
-    changed: SmallVec<[(Option<SpaceId>, u64); 2]>,
+    changed: SmallVec<[tables::ChangedTable; 2]>,
     savepoints: SetSavepoints,
     savepoint_numbers: SavepointNumbers,
     /// The sessions that own changed temporary tables.
@@ -285,7 +286,7 @@ impl Scope {
     /// Takes the transaction itself out of the state of its calls, until the returned guard is dropped.
     pub(crate) fn running<'c>(&'c self, inner: &'c mut Inner) -> RunningTrx<'c> {
         // While the transaction is taken out of `inner`, no other call can continue it.
-        let phase = core::mem::replace(&mut inner.phase, Phase::RolledBack("a call of it panicked".into()));
+        let phase = core::mem::replace(&mut inner.phase, Phase::RolledBack(None));
         assert!(matches!(phase, Phase::Open), "a transaction makes a row call and is not open");
         // Without a view nothing was read yet, so nothing counts as changed since.
         let strict = self.strict_view(inner).cloned();
@@ -306,7 +307,7 @@ impl Scope {
             // Its rows have no versions that a view could read.
             trx.rules.strict = None;
         }
-        RowCall { start: trx.savepoint(), trx, space: None, lock_timeout }
+        RowCall { start: trx.savepoint(), added_before: trx.added(), trx, space: None, lock_timeout }
     }
 
     /// Returns the isolation level.
@@ -581,7 +582,8 @@ impl Drop for RunningTrx<'_> {
         scope.set_id(trx.id());
         let trx = core::mem::replace(trx, Trx::new(&scope.engine.transactions));
         if let Some(error) = trx.broken() {
-            inner.phase = Phase::RolledBack(format!("a part of it could not be rolled back: {error}").into());
+            let why = format!("a part of it could not be rolled back: {error}");
+            inner.phase = Phase::RolledBack(Some(why.into()));
             drop(trx);
             scope.discard_state(inner);
             return;
@@ -597,6 +599,8 @@ impl Drop for RunningTrx<'_> {
 pub(crate) struct RowCall<'c> {
     trx: RunningTrx<'c>,
     start: Savepoint,
+    /// How many changes of the transaction had added entries to a tree.
+    added_before: u64,
     /// The tablespace of the table; `None` for a temporary one.
     space: Option<SpaceId>,
     /// The limit on the time that the call waits for row locks.
@@ -628,7 +632,10 @@ impl<'c> RowCall<'c> {
         let done = row::retry(&mut self, attempt);
         let trx = &mut self.trx.trx;
         match &done {
-            Ok(_) if trx.has_changed_since(&self.start) => self.trx.inner.note_change(self.space),
+            Ok(_) if trx.has_changed_since(&self.start) => {
+                let adds = trx.added() != self.added_before;
+                self.trx.inner.note_change(self.space, adds);
+            }
             Ok(_) => trx.downgrade_waits(),
             // If the attempt could not roll back its changes, the whole transaction is rolled back.
             Err(_) if trx.broken().is_some() => {}
@@ -674,7 +681,10 @@ impl Inner {
             // There is no handle through which this error could be reported.
             Phase::PreparedWithoutHandle => Err(TransactionError::Prepared.into()),
             Phase::Committed => Err(TransactionError::Committed.into()),
-            Phase::RolledBack(why) => Err(TransactionError::RolledBack(why.clone()).into()),
+            Phase::RolledBack(why) => {
+                let why = why.clone().unwrap_or_else(|| "a call of it panicked".into());
+                Err(TransactionError::RolledBack(why).into())
+            }
         }
     }
 

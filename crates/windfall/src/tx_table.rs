@@ -124,7 +124,7 @@ pub enum SemiConsistentRead {
 }
 
 impl SemiConsistentRead {
-    fn of(is_there: bool, row: Self) -> Self {
+    pub(crate) fn of(is_there: bool, row: Self) -> Self {
         if is_there { row } else { Self::Missing }
     }
 }

@@ -474,7 +474,7 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
     }
 
     /// Discards the copied entries: the next step reads the tree again, from the cursor's position. Until then there is
-    /// no current entry: the batch is empty and its range contains only the current key.
+    /// no current entry: the batch is empty and its range contains only the current key. The next batch is smaller.
     ///
     /// # Errors
     /// The errors of [`PageStore::read`].
@@ -482,6 +482,8 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
         if !self.sought || self.is_at_low {
             return Ok(());
         }
+        // It was maybe too large: one that is discarded at each step should have few entries.
+        self.limit = (self.limit / 16).max(FIRST_BATCH);
         if self.at > self.batch.entries.len() {
             if self.batch.is_bounded {
                 // After the last entry within the limits.

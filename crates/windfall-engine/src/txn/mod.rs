@@ -72,4 +72,4 @@ pub use row::{
     secondary::{entry_key, index_key_of},
 };
 pub use trx::{LOCK_WAIT, Rules, Savepoint, StatementLock, Suspended, Transactions, Trx};
-pub use undo::{EntryAndRow, Follower, Following, FoundEntry, Stream, UndoLimitAction};
+pub use undo::{EntryAndRow, Follower, Following, FoundEntry, Stream, UndoLimitAction, Versions};

@@ -4,11 +4,13 @@
 //! between the rows that were returned.
 //!
 //! **Invariants.** A gap is locked before it is taken for empty (test: `an_insert_sees_the_range_or_is_seen`). A range
-//! that an iterator returns is locked as a whole at its first step (checked by `cursor/locking.rs::fix_range`). A
-//! cursor finds the next entry, locks up to it, and then checks again that it is still the next one (test:
-//! `no_row_appears_before_the_one_that_a_locking_cursor_has_found`). It locks nothing outside of its range (test:
-//! `a_locking_cursor_locks_its_range_row_by_row`). A row found by an index is locked in the clustered tree if it still
-//! has the entry: a row that has left the index key is not locked (test:
+//! that an iterator returns is locked as a whole at its first step (checked by `cursor/locking.rs::fix_range`), and
+//! that of a cursor on request (test: `a_range_is_locked_at_once_on_request`). Otherwise a cursor takes an entry for
+//! the next one, that which it has read ahead if there is one, locks up to it, and then seeks the next entry, which is
+//! in the locked gap, or is taken for the next one in turn (tests:
+//! `no_row_appears_before_the_one_that_a_locking_cursor_has_found`, `no_row_appears_between_two_scans_that_lock`). It
+//! locks nothing outside of its range (test: `a_locking_cursor_locks_its_range_row_by_row`). A row found by an index is
+//! locked in the clustered tree if it still has the entry: a row that has left the index key is not locked (test:
 //! `rows_that_have_left_the_range_since_it_read_ahead_are_not_locked`).
 //!
 //! *Entries that have left the index are skipped.* A delete-marked entry belongs to a row that no longer has this index
@@ -31,7 +33,7 @@
 //! **Reasons.** How many entries of rows that have left the index there are depends on purge, and on views that have
 //! nothing to do with this read.
 
-use core::ops::Bound;
+use core::{mem::take, ops::Bound};
 
 use super::{At, Condition, Cursor, Move, Reader, Seek, Wanted, split};
 use crate::{
@@ -43,7 +45,7 @@ use crate::{
     txn::{
         EntryForm, Stop, Trx,
         locks::{RowMode, TableMode},
-        row::{self, LockingRead},
+        row::{self, EntryOfRow, LockingRead},
     },
 };
 
@@ -65,10 +67,10 @@ impl Cursor {
         );
         self.keeps_view = true;
         self.entries.set_limits(lower, upper);
-        self.look_or_lock(lower, upper).map_err(|error| error.of(|_| self.owner.clone()))
+        self.look_or_lock().map_err(|error| error.of(|_| self.owner.clone()))
     }
 
-    fn look_or_lock(&mut self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Result<()> {
+    fn look_or_lock(&mut self) -> Result<()> {
         match self.reader.clone() {
             Reader::Session(_) => Ok(()),
             Reader::Alone => {
@@ -78,7 +80,7 @@ impl Cursor {
             Reader::InTransaction(scope, lock) => {
                 let mode = lock.map(|lock| lock.mode).or(scope.plain_read_lock());
                 let mut call = scope.begin_call()?;
-                let done = self.look_or_lock_in_transaction(&scope, &mut call.inner, mode, lower, upper);
+                let done = self.look_or_lock_in_transaction(&scope, &mut call.inner, mode);
                 call.finish(done)
             }
         }
@@ -89,17 +91,77 @@ impl Cursor {
         scope: &Scope,
         inner: &mut Inner,
         mode: Option<RowMode>,
-        lower: Bound<&[u8]>,
-        upper: Bound<&[u8]>,
     ) -> Result<()> {
         if let Some(mode) = mode {
-            self.lock_table(scope, inner, mode)?;
-            self.is_range_locked = true;
-            return scope.lock_range(inner, &self.tree, lower, upper);
+            return self.lock_limits(scope, inner, mode);
         }
         if let Some(view) = scope.view_of_plain_read(inner) {
             self.take_view(view);
         }
+        Ok(())
+    }
+
+    /// Locks the whole range of a cursor that locks rows ([`Cursor::set_range`]) at once, at levels that lock gaps: no
+    /// row is added to it before the transaction has ended. Then steps and batches read ahead, and cost a fraction of
+    /// those that lock gap by gap: for a range that is read to its end, as without a `LIMIT`. The rows are still locked
+    /// one by one, as the cursor moves. It is not positioned afterwards, like a new one. [`Cursor::set_range`] gives it
+    /// another range, which is not locked yet.
+    ///
+    /// It has no effect on cursors that lock no rows, and at levels without gap locks.
+    ///
+    /// ```
+    /// # fn main() -> windfall::Result<()> {
+    /// # let folder = std::env::temp_dir().join(format!("windfall-lock-range-{}", std::process::id()));
+    /// # let db = windfall::Database::open(&folder, windfall::Options::default().buffer_pool_size(16 << 20))?;
+    /// use windfall::{TableOptions, TransactionOptions};
+    ///
+    /// let towns = db.create_table("towns", TableOptions::default())?;
+    /// for town in ["Basel", "Genoa", "Oslo"] {
+    ///     towns.insert(town.as_bytes(), b"")?;
+    /// }
+    /// let trx = db.begin(TransactionOptions::default());
+    /// let within = trx.table(&towns);
+    /// let mut cursor = within.cursor_for_update()?;
+    /// cursor.set_range("B".."H");
+    /// cursor.lock_range()?;
+    /// while cursor.next()? {
+    ///     within.put(cursor.key().unwrap_or_default(), b"seen")?;
+    /// }
+    /// trx.commit()?;
+    /// assert_eq!(towns.get(b"Genoa")?.as_deref(), Some(&b"seen"[..]));
+    /// # db.close()?;
+    /// # std::fs::remove_dir_all(folder).ok();
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Cursor::seek`]: it waits while another transaction has locked the whole table, and for nothing else.
+    pub fn lock_range(&mut self) -> Result<()> {
+        let locked = self.try_lock_range();
+        self.checked(locked)
+    }
+
+    fn try_lock_range(&mut self) -> Result<()> {
+        self.engine.check_open()?;
+        let Reader::InTransaction(scope, lock) = self.reader.clone() else { return Ok(()) };
+        let mode = lock.map(|lock| lock.mode).or(scope.plain_read_lock());
+        let Some(mode) = mode.filter(|_| scope.locks_gaps()) else { return Ok(()) };
+        let mut call = scope.begin_call()?;
+        let locked = self.lock_limits(&scope, &mut call.inner, mode);
+        call.finish(locked)?;
+        // What was read ahead may be older than the lock.
+        self.entries.reset();
+        (self.at, self.beyond, self.ended, self.releasable) = (At::Nothing, None, None, None);
+        Ok(())
+    }
+
+    /// Locks the range of the cursor, at levels that lock gaps.
+    fn lock_limits(&mut self, scope: &Scope, inner: &mut Inner, mode: RowMode) -> Result<()> {
+        self.lock_table(scope, inner, mode)?;
+        let (lower, upper) = self.entries.limits().bounds();
+        scope.lock_range(inner, &self.tree, lower, upper)?;
+        self.is_range_locked = true;
         Ok(())
     }
 
@@ -207,9 +269,10 @@ impl Cursor {
         };
         let entered = table.enter()?;
         tree.space().check_live()?;
-        let read = LockingRead { mode: lock.mode, fields: (!*covers).then_some(*fields), entry: None };
+        let fields = (!*covers).then_some(*fields);
         let Some(form) = *form else {
             note_lock(trx, tree, entries.key());
+            let read = LockingRead { mode: lock.mode, fields, entry: None };
             let read = row::read_locked(trx, tree, entries.key(), read, long, || owner.clone());
             return lock.skip_locked(read);
         };
@@ -220,14 +283,13 @@ impl Cursor {
             return Ok(false);
         }
         note_lock(trx, &entered.clustered, key);
-        let read = LockingRead { entry: Some((&**tree, entries.key())), ..read };
+        let entry = Some(EntryOfRow { tree, key: entries.key(), value: entry_value });
+        let read = LockingRead { mode: lock.mode, fields, entry };
         let read = row::read_locked(trx, &entered.clustered, key, read, long, || owner.clone());
         match lock.skip_locked(read) {
             // The row may have left the index since the entry was read: then the other transaction's lock does not
             // matter.
             Err(Stop::Blocked(_)) if has_left(trx)? => Ok(false),
-            // No other transaction changes the entry while the row is locked.
-            Ok(true) => Ok(tree.get_into(entries.key(), entry_value)?.is_some()),
             read => read,
         }
     }
@@ -291,52 +353,104 @@ impl Cursor {
         if self.is_range_locked || !scope.locks_gaps() {
             return self.make(to);
         }
-        let here = self.entries.key().to_vec();
-        let beyond = self.beyond.take();
-        let on = to.on();
-        let to = match (to, beyond) {
+        let mut gap = take(&mut self.gap);
+        let found = self.step_over_gap(scope, inner, to, &mut gap);
+        self.gap = gap;
+        found
+    }
+
+    /// As [`Cursor::step_locked`], at levels that lock gaps. `gap` are buffers.
+    fn step_over_gap(
+        &mut self,
+        scope: &Scope,
+        inner: &mut Inner,
+        to: Move<'_>,
+        [here, there]: &mut [Vec<u8>; 2],
+    ) -> Result<bool> {
+        let Self { table, tree, entries, beyond, .. } = self;
+        let (on, passed) = (to.on(), beyond.take());
+        let up = matches!(on, Move::Next);
+        let to = match (to, passed) {
             (Move::Next, Some(Move::Next)) | (Move::Prev, Some(Move::Prev)) => {
-                self.beyond = beyond;
+                *beyond = passed;
                 return Ok(false);
             }
             (Move::Next, Some(_)) => Move::To(Seek::First),
             (Move::Prev, Some(_)) => Move::To(Seek::Last),
             (to, _) => to,
         };
+        // The entry that was read ahead is likely to be the next one still: that saves the descent that finds it.
+        let mut reached = Reached::Nothing;
+        if let (Move::Next | Move::Prev, Some((_, key, _))) = (to, entries.peek(up)) {
+            copy_into(key, there);
+            reached = Reached::Entry;
+        }
+        copy_into(entries.key(), here);
         let to = match to {
             Move::To(seek) => seek,
-            Move::Next if self.entries.is_new() => Seek::First,
-            Move::Prev if self.entries.is_new() => Seek::Last,
-            Move::Next => Seek::Above(&here),
-            Move::Prev => Seek::Below(&here),
+            Move::Next if entries.is_new() => Seek::First,
+            Move::Prev if entries.is_new() => Seek::Last,
+            Move::Next => Seek::Above(here),
+            Move::Prev => Seek::Below(here),
         };
-        let mut seen = None;
+        let _call = table.enter()?;
+        tree.space().check_live()?;
         loop {
-            let found = self.make(Move::To(to))?;
-            let now = found.then(|| self.entries.key().to_vec());
-            if seen.as_ref() == Some(&now) {
-                self.beyond = (!found).then_some(on);
+            if reached != Reached::Nothing {
+                let there = match reached {
+                    Reached::Entry => Bound::Included(&there[..]),
+                    _ => Bound::Unbounded,
+                };
+                let (lower, upper) = match to {
+                    Seek::First => (Bound::Unbounded, there),
+                    Seek::AtLeast(key) => (Bound::Included(key), there),
+                    Seek::Above(key) => (Bound::Excluded(key), there),
+                    Seek::Last => (there, Bound::Unbounded),
+                    Seek::AtMost(key) => (there, Bound::Included(key)),
+                    Seek::Below(key) => (there, Bound::Excluded(key)),
+                };
+                // At the end of its range the cursor locks no gap beyond it.
+                let (lower, upper) = entries.limits().clip(lower, upper);
+                scope.lock_range(inner, tree, lower, upper)?;
+            }
+            let found = Move::To(to).make(entries)?;
+            let is_locked = match reached {
+                Reached::Nothing => false,
+                Reached::Entry if up => found && entries.key() <= &there[..],
+                Reached::Entry => found && entries.key() >= &there[..],
+                Reached::End => true,
+            };
+            if is_locked {
+                *beyond = (!found).then_some(on);
                 return Ok(found);
             }
-            let there = now.as_deref().map_or(Bound::Unbounded, Bound::Included);
-            let (lower, upper) = match to {
-                Seek::First => (Bound::Unbounded, there),
-                Seek::AtLeast(key) => (Bound::Included(key), there),
-                Seek::Above(key) => (Bound::Excluded(key), there),
-                Seek::Last => (there, Bound::Unbounded),
-                Seek::AtMost(key) => (there, Bound::Included(key)),
-                Seek::Below(key) => (there, Bound::Excluded(key)),
-            };
-            // At the end of its range the cursor locks no gap beyond it.
-            let (lower, upper) = self.entries.limits().clip(lower, upper);
-            scope.lock_range(inner, &self.tree, lower, upper)?;
-            seen = Some(now);
+            reached = if found { Reached::Entry } else { Reached::End };
+            copy_into(entries.key(), there);
         }
     }
 
     fn make(&mut self, to: Move<'_>) -> Result<bool> {
+        if to.is_read_ahead(&self.entries) {
+            self.tree.space().check_live()?;
+            return to.make(&mut self.entries);
+        }
         let _call = self.table.enter()?;
         self.tree.space().check_live()?;
         to.make(&mut self.entries)
     }
+}
+
+/// How far a step has locked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reached {
+    Nothing,
+    /// Up to an entry, with it.
+    Entry,
+    /// Up to the end of the range.
+    End,
+}
+
+fn copy_into(key: &[u8], buffer: &mut Vec<u8>) {
+    buffer.clear();
+    buffer.extend_from_slice(key);
 }

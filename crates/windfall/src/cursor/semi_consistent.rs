@@ -14,11 +14,12 @@
 use super::{At, Cursor, Reader};
 use crate::{
     cursor::split,
-    error::{Error, Result, TransactionError},
+    error::{Error, Owner, Result, TransactionError},
     ids::TrxId,
     scope::{RowCall, RowLock, Scope, TableKind},
+    store::Tree,
     transaction::LockWaitPolicy,
-    txn::{EntryAndRow, FoundEntry, Stop, Visibility, locks::RowMode},
+    txn::{EntryAndRow, EntryForm, FoundEntry, Stop, Versions, Visibility, locks::RowMode},
 };
 
 /// What a cursor does with rows that others have locked.
@@ -148,20 +149,34 @@ impl Cursor {
         let Some(form) = *form else {
             return versions.get_committed(tree, entries.key(), own, Some(*fields), long);
         };
-        let mut value = Vec::new();
-        loop {
-            let view = versions.view();
-            // The entry that was read ahead is older than the view.
-            let Some(header) = tree.get_into(entries.key(), &mut value)? else { return Ok(false) };
-            let (index, entry, value) = (&**tree, entries.key(), &value[..]);
-            let row = split(form, (entry, value), tree.space().id(), || owner.clone())?.row;
-            let found = FoundEntry { index, entry, header, value, row };
-            let out = EntryAndRow { fields: *fields, entry: entry_value, row: long };
-            match versions.get_by_entry(&entered.clustered, found, Visibility::View(&view, own), out) {
-                // The view was created for this read only, so the read can be repeated.
-                Err(Error::Transaction(TransactionError::ViewEnded)) => {}
-                done => return done,
-            }
+        let out = EntryAndRow { fields: *fields, entry: entry_value, row: long };
+        let entry = (&**tree, form, entries.key());
+        read_committed_by_entry(versions, &entered.clustered, entry, own, out, || owner.clone())
+    }
+}
+
+/// Reads the last committed version of the row of an index entry, or that of the transaction `own`, and of the entry:
+/// the entry is given by its tree, its form and its key. Returns whether there is one that has this entry.
+pub(crate) fn read_committed_by_entry(
+    versions: &Versions,
+    rows: &Tree,
+    (index, form, entry): (&Tree, EntryForm, &[u8]),
+    own: Option<TrxId>,
+    EntryAndRow { fields, entry: entry_value, row: out }: EntryAndRow<'_>,
+    owner: impl Fn() -> Owner,
+) -> Result<bool> {
+    let mut value = Vec::new();
+    loop {
+        let view = versions.view();
+        // The entry that was found before is older than the view.
+        let Some(header) = index.get_into(entry, &mut value)? else { return Ok(false) };
+        let row = split(form, (entry, &value), index.space().id(), &owner)?.row;
+        let found = FoundEntry { index, entry, header, value: &value, row };
+        let out = EntryAndRow { fields, entry: &mut *entry_value, row: &mut *out };
+        match versions.get_by_entry(rows, found, Visibility::View(&view, own), out) {
+            // The view was created for this read only, so the read can be repeated.
+            Err(Error::Transaction(TransactionError::ViewEnded)) => {}
+            done => return done,
         }
     }
 }

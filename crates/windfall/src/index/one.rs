@@ -15,14 +15,16 @@
 //! entry is locked as well, because the key may repeat (test: `a_serializable_read_of_one_row_is_repeatable`). If there
 //! is no row, levels that lock gaps lock the range of the key and look again (test:
 //! `a_missing_unique_key_stays_missing`). The other levels look again with a view if there were entries of the key,
-//! because it may have moved to another row meanwhile (test: `one_row_is_found_while_its_key_moves_between_rows`).
+//! because it may have moved to another row meanwhile (test: `one_row_is_found_while_its_key_moves_between_rows`). A
+//! semi-consistent read reads the version that a cursor would read (test:
+//! `a_semi_consistent_read_by_an_index_key_is_that_of_a_cursor`).
 
 use core::{mem::swap, ops::Bound};
 
 use super::{Index, IndexEntry};
 use crate::{
     catalog::TableSchema,
-    cursor::{intention, split},
+    cursor::{intention, may_read_committed, read_committed_by_entry, split},
     error::{Error, Result, TransactionError},
     get_one::{HeldBefore, TakenLock},
     ids::TrxId,
@@ -31,11 +33,11 @@ use crate::{
     sync::LongWork,
     transaction::{Isolation, LockWaitPolicy},
     tree::LookUp,
-    tx_table::{Access, TxIndex},
+    tx_table::{Access, SemiConsistentRead, TxIndex},
     txn::{
         EntryAndRow, FoundEntry, ReadView, Stop, Trx, Visibility,
         locks::RowMode,
-        row::{self, LockingRead},
+        row::{self, EntryOfRow, LockingRead},
     },
 };
 
@@ -95,8 +97,18 @@ enum Looked {
     None,
     /// Others have locked a row, which is passed over.
     Skipped,
+    /// Others have locked the row, and its last committed version is read.
+    Committed,
     /// There is none, but another row may have got the key meanwhile.
     Unsure,
+}
+
+/// How a read locks the row.
+#[derive(Clone, Copy)]
+struct Locking {
+    lock: RowLock,
+    /// Whether it reads the last committed version of a row that others have locked.
+    reads_committed: bool,
 }
 
 /// How much of the entries of a key is locked against inserts.
@@ -171,6 +183,11 @@ impl<A: Access> Index<A> {
         if !self.find_one(covers, lock, one).map_err(|error| error.of(|_| self.owner()))? {
             return Ok(None);
         }
+        self.lend(covers, one).map(Some)
+    }
+
+    /// Lends the row that was found.
+    fn lend<'b>(&self, covers: bool, one: &'b mut OneRow) -> Result<IndexEntry<'b>> {
         let OneRow { entry, row, unescaped, lock, locked, .. } = one;
         let parts = split(self.form, (entry.key(), entry.value()), self.tree.space().id(), || self.owner())?;
         if lock.is_some() {
@@ -179,7 +196,7 @@ impl<A: Access> Index<A> {
         }
         let index_key = self.form.index_key(parts.index, unescaped);
         let value = if covers { &[] } else { &row[..] };
-        Ok(Some(IndexEntry { index_key, key: parts.row, payload: parts.payload, value }))
+        Ok(IndexEntry { index_key, key: parts.row, payload: parts.payload, value })
     }
 
     fn find_one(&self, covers: bool, lock: Option<RowLock>, one: &mut OneRow) -> Result<bool> {
@@ -208,13 +225,7 @@ impl<A: Access> Index<A> {
             return self.find_one_seen(Visibility::Newest, covers, one);
         }
         if let Some(lock) = lock.or_else(|| scope.plain_read_lock().map(RowLock::from)) {
-            scope.check_known(inner, || Ok(self.tree.space().created_at()), || self.owner())?;
-            let (mut gap, mut before) = (LockedGap::None, HeldBefore::a_read(scope, lock, false));
-            let call = scope.row_call(inner, self.table.kind(), lock.lock_timeout(scope));
-            let is_there =
-                call.run(|call| self.try_lock_one(call, scope, lock, (&mut gap, &mut before), one))?;
-            one.lock = before.taken(inner).filter(|_| is_there);
-            return Ok(is_there);
+            return Ok(self.lock_one(scope, inner, lock, false, one)? != SemiConsistentRead::Missing);
         }
         let own = inner.own();
         match scope.isolation() {
@@ -222,6 +233,24 @@ impl<A: Access> Index<A> {
             Isolation::ReadCommitted if !scope.keeps_view(inner) => self.find_one_committed(own, covers, one),
             _ => self.find_one_seen(Visibility::View(scope.view(inner), own), covers, one),
         }
+    }
+
+    /// Locks and reads the row, or reads its last committed version if others have locked it and that is wanted.
+    fn lock_one(
+        &self,
+        scope: &Scope,
+        inner: &mut Inner,
+        lock: RowLock,
+        reads_committed: bool,
+        one: &mut OneRow,
+    ) -> Result<SemiConsistentRead> {
+        scope.check_known(inner, || Ok(self.tree.space().created_at()), || self.owner())?;
+        let (mut gap, mut before) = (LockedGap::None, HeldBefore::a_read(scope, lock, false));
+        let call = scope.row_call(inner, self.table.kind(), lock.lock_timeout(scope));
+        let how = Locking { lock, reads_committed };
+        let read = call.run(|call| self.try_lock_one(call, scope, how, (&mut gap, &mut before), one))?;
+        one.lock = before.taken(inner).filter(|_| read == SemiConsistentRead::Locked);
+        Ok(read)
     }
 
     /// Reads what is committed now, or is of transaction `own`.
@@ -304,11 +333,11 @@ impl<A: Access> Index<A> {
         &self,
         call: &mut RowCall<'_>,
         scope: &Scope,
-        lock: RowLock,
+        how: Locking,
         (gap, before): (&mut LockedGap, &mut HeldBefore),
         one: &mut OneRow,
-    ) -> Result<Option<bool>, Stop> {
-        let space = self.table.lock_table(call, intention(lock.mode))?;
+    ) -> Result<Option<SemiConsistentRead>, Stop> {
+        let space = self.table.lock_table(call, intention(how.lock.mode))?;
         let trx = call.attempt()?;
         let entered = self.table.inner.enter()?;
         if entered.clustered.space().id() != space {
@@ -320,21 +349,24 @@ impl<A: Access> Index<A> {
         let is_serializable = scope.plain_read_lock().is_some();
         let mut view = None;
         loop {
-            match self.look_and_lock(trx, &entered, (lock, before), view.as_ref(), one)? {
+            match self.look_and_lock(trx, &entered, (how, before), view.as_ref(), one)? {
                 Looked::Found if is_serializable && !gap.reaches(one.entry.key()) => {
                     let upper = Bound::Included(one.entry.key());
                     row::lock_range(trx, &self.tree, Bound::Included(&one.prefix), upper)?;
                     *gap = LockedGap::UpTo(one.entry.key().to_vec());
                 }
-                Looked::Found => return Ok(Some(true)),
-                Looked::None | Looked::Unsure if *gap == LockedGap::All => return Ok(Some(false)),
+                Looked::Found => return Ok(Some(SemiConsistentRead::Locked)),
+                Looked::Committed => return Ok(Some(SemiConsistentRead::Committed)),
+                Looked::None | Looked::Unsure if *gap == LockedGap::All => {
+                    return Ok(Some(SemiConsistentRead::Missing));
+                }
                 Looked::None | Looked::Unsure if scope.locks_gaps() => {
                     let end = row::entry::end_of_prefix(one.prefix.clone());
                     let upper = end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
                     row::lock_range(trx, &self.tree, Bound::Included(&one.prefix), upper)?;
                     *gap = LockedGap::All;
                 }
-                Looked::Skipped | Looked::None => return Ok(Some(false)),
+                Looked::Skipped | Looked::None => return Ok(Some(SemiConsistentRead::Missing)),
                 Looked::Unsure => view = Some(self.table.engine.transactions.versions().view()),
             }
         }
@@ -345,7 +377,7 @@ impl<A: Access> Index<A> {
         &self,
         trx: &mut Trx<'_>,
         entered: &TableSchema,
-        (lock, before): (RowLock, &mut HeldBefore),
+        (Locking { lock, reads_committed }, before): (Locking, &mut HeldBefore),
         view: Option<&ReadView>,
         one: &mut OneRow,
     ) -> Result<Looked, Stop> {
@@ -361,24 +393,30 @@ impl<A: Access> Index<A> {
             } else {
                 let parts = (entry.key(), entry.value());
                 let key = split(self.form, parts, tree.space().id(), || self.owner())?.row;
-                let read = LockingRead {
-                    mode: lock.mode,
-                    fields: Some(self.table.fields),
-                    entry: Some((tree, entry.key())),
-                };
+                let found = EntryOfRow { tree, key: entry.key(), value: &mut *version };
+                let read =
+                    LockingRead { mode: lock.mode, fields: Some(self.table.fields), entry: Some(found) };
                 before.note(trx, &entered.clustered, key);
                 let read = row::read_locked(trx, &entered.clustered, key, read, row, || self.owner());
                 match read {
-                    // No other transaction changes the entry while the row is locked.
-                    Ok(true) if tree.get_into(entry.key(), version)?.is_some() => {
+                    Ok(true) => {
                         swap(version, entry.value_mut());
                         return Ok(Looked::Found);
                     }
                     // An entry that a caller has left behind, without a row, does not leave the key.
-                    Ok(_) => is_sure &= !has_left(trx)?,
+                    Ok(false) => is_sure &= !has_left(trx)?,
                     Err(Stop::Blocked(_)) if has_left(trx)? => is_sure = false,
                     Err(Stop::Blocked(_)) if lock.wait_policy == LockWaitPolicy::SkipLocked => {
                         has_skipped = true;
+                    }
+                    Err(Stop::Blocked(_)) if reads_committed => {
+                        let versions = self.table.engine.transactions.versions();
+                        let out = EntryAndRow { fields: self.table.fields, entry: version, row };
+                        let (rows, found) = (&entered.clustered, (tree, self.form, entry.key()));
+                        if read_committed_by_entry(versions, rows, found, trx.id(), out, || self.owner())? {
+                            swap(version, entry.value_mut());
+                            return Ok(Looked::Committed);
+                        }
                     }
                     Err(stop) => return Err(stop),
                 }
@@ -423,5 +461,66 @@ impl TxIndex<'_> {
     ) -> Result<Option<IndexEntry<'b>>> {
         self.table.check_may_lock()?;
         self.read_one(index_key, false, Some(self.table.lock(RowMode::Exclusive)), one)
+    }
+
+    /// As [`TxIndex::get_one_for_update`], but at [`Isolation::ReadUncommitted`] and [`Isolation::ReadCommitted`] a row
+    /// that others have locked is not waited for: its last committed version is read, without a lock, as by a
+    /// [semi-consistent](crate::IndexCursor::semi_consistent) cursor. If that is wanted,
+    /// [`TxIndex::get_one_for_update`] waits for the lock. A row that others have inserted with this key and not
+    /// committed is passed over. Returns the row as well; `None` if it is [missing](SemiConsistentRead::Missing).
+    ///
+    /// ```
+    /// # fn main() -> windfall::Result<()> {
+    /// # let folder = std::env::temp_dir().join(format!("windfall-one-semi-{}", std::process::id()));
+    /// # let db = windfall::Database::open(&folder, windfall::Options::default().buffer_pool_size(16 << 20))?;
+    /// use windfall::{IndexOptions, Isolation, OneRow, SemiConsistentRead, TableOptions, TransactionOptions};
+    ///
+    /// let by_plate = TableOptions::default().index("plate", IndexOptions::on_value(0..5).unique());
+    /// let cars = db.create_table("cars", by_plate)?;
+    /// cars.insert(b"1", b"AB123 red")?;
+    /// let options = TransactionOptions::default().isolation(Isolation::ReadCommitted);
+    /// let (other, trx) = (db.begin(options), db.begin(options));
+    /// other.table(&cars).update(b"1", b"AB123 blue")?;
+    ///
+    /// let (plates, mut car) = (trx.table(&cars).index("plate")?, OneRow::default());
+    /// let (read, found) = plates.get_one_for_update_semi_consistent(b"AB123", &mut car)?;
+    /// assert_eq!((read, found.map(|car| car.value)), (SemiConsistentRead::Committed, Some(&b"AB123 red"[..])));
+    /// # drop((other, trx));
+    /// # db.close()?;
+    /// # std::fs::remove_dir_all(folder).ok();
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`TxIndex::get_one_for_share`].
+    pub fn get_one_for_update_semi_consistent<'b>(
+        &self,
+        index_key: &[u8],
+        one: &'b mut OneRow,
+    ) -> Result<(SemiConsistentRead, Option<IndexEntry<'b>>)> {
+        self.table.check_may_lock()?;
+        let lock = self.table.lock(RowMode::Exclusive);
+        one.lock = None;
+        self.form.start_into(index_key, &mut one.prefix);
+        let read = self.read_semi_consistent(lock, one).map_err(|error| error.of(|_| self.owner()))?;
+        if read == SemiConsistentRead::Missing {
+            return Ok((read, None));
+        }
+        self.lend(false, one).map(|row| (read, Some(row)))
+    }
+
+    fn read_semi_consistent(&self, lock: RowLock, one: &mut OneRow) -> Result<SemiConsistentRead> {
+        self.table.engine.check_open()?;
+        let scope = self.table.holder()?;
+        let mut call = scope.begin_call()?;
+        let inner = &mut call.inner;
+        let read = if self.table.is_temporary() {
+            let is_there = self.find_one_seen(Visibility::Newest, false, one);
+            is_there.map(|is_there| SemiConsistentRead::of(is_there, SemiConsistentRead::Locked))
+        } else {
+            self.lock_one(scope, inner, lock, may_read_committed(scope, lock), one)
+        };
+        call.finish(read)
     }
 }

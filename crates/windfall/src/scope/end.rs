@@ -57,7 +57,7 @@ pub(crate) fn between_ordered_commits<T>(engine: &Engine, run: impl FnOnce() -> 
 impl Scope {
     /// Rolls back, and keeps the reason for the errors of later calls.
     pub(super) fn rollback_because(&self, inner: &mut Inner, why: Arc<str>) -> Result<()> {
-        let before = core::mem::replace(&mut inner.phase, Phase::RolledBack(why));
+        let before = core::mem::replace(&mut inner.phase, Phase::RolledBack(Some(why)));
         let done = self.resume(inner).rollback().map(drop);
         if let Phase::Prepared(xid) = before {
             self.engine.transactions.prepared().remove(&xid);
@@ -155,7 +155,7 @@ impl Scope {
         }
         inner.phase = match &end {
             Ok(_) => Phase::Committed,
-            Err(error) => Phase::RolledBack(error.to_string().into()),
+            Err(error) => Phase::RolledBack(Some(error.to_string().into())),
         };
         self.discard_state(inner);
         end

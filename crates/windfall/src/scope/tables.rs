@@ -124,17 +124,33 @@ impl RunningTrx<'_> {
 pub(crate) struct SeenChanges {
     /// How often a part of the transaction was rolled back.
     rolled_back: u64,
-    /// The number of the last change of the table.
+    /// The number of the last change of the table, of any kind or of those that have added entries.
     changed: u64,
 }
 
+/// A table that a transaction has changed.
+#[derive(Debug)]
+pub(super) struct ChangedTable {
+    /// Its tablespace; `None` for temporary tables.
+    space: Option<SpaceId>,
+    /// The number of its last change.
+    last: u64,
+    /// The number of the last change that has added an entry to one of its trees; 0 if there was none.
+    last_addition: u64,
+}
+
 impl Inner {
-    /// Records that a call has changed rows of a table, or, without a tablespace, of a temporary one.
-    pub(super) fn note_change(&mut self, space: Option<SpaceId>) {
+    /// Records that a call has changed rows of a table, or, without a tablespace, of a temporary one, and whether it
+    /// has added entries to one of its trees.
+    pub(super) fn note_change(&mut self, space: Option<SpaceId>, adds: bool) {
         self.changes += 1;
-        match self.changed.iter_mut().find(|(known, _)| *known == space) {
-            Some((_, last)) => *last = self.changes,
-            None => self.changed.push((space, self.changes)),
+        let number = self.changes;
+        let last_addition = if adds { number } else { 0 };
+        match self.changed.iter_mut().find(|known| known.space == space) {
+            Some(known) => {
+                (known.last, known.last_addition) = (number, known.last_addition.max(last_addition));
+            }
+            None => self.changed.push(ChangedTable { space, last: number, last_addition }),
         }
     }
 
@@ -142,8 +158,18 @@ impl Inner {
     /// the transaction, and after each partial rollback.
     #[inline]
     pub(crate) fn changes_of(&self, space: Option<SpaceId>) -> SeenChanges {
-        let of_table = self.changed.iter().find(|(known, _)| *known == space);
-        SeenChanges { rolled_back: self.rolled_back(), changed: of_table.map_or(0, |(_, last)| *last) }
+        let of_table = self.changed.iter().find(|known| known.space == space);
+        SeenChanges { rolled_back: self.rolled_back(), changed: of_table.map_or(0, |known| known.last) }
+    }
+
+    /// As [`Inner::changes_of`], but they differ only after changes that have added entries to a tree of the table, and
+    /// after partial rollbacks: enough for a cursor that reads each row again when it locks it.
+    pub(crate) fn additions_to(&self, space: SpaceId) -> SeenChanges {
+        let of_table = self.changed.iter().find(|known| known.space == Some(space));
+        SeenChanges {
+            rolled_back: self.rolled_back(),
+            changed: of_table.map_or(0, |known| known.last_addition),
+        }
     }
 
     /// Returns whether the transaction has locked a table in this mode or a stronger one.

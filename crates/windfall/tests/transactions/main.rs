@@ -15,6 +15,7 @@ mod ddl_in_transactions;
 mod duplicates;
 mod durability;
 mod ends;
+mod find_modes;
 mod get_many;
 #[path = "../guard/mod.rs"]
 mod guard;
@@ -22,6 +23,7 @@ mod index_numbers;
 mod index_only;
 mod interrupts;
 mod lock_owners;
+mod locked_ranges;
 mod long_work;
 mod made_entries;
 mod observed_waits;

@@ -1,4 +1,4 @@
-//! Open cursors without locks find what their own transaction changes after they were opened.
+//! Open cursors find what their own transaction changes after they were opened.
 
 use std::time::Duration;
 
@@ -51,13 +51,32 @@ enum Reader {
     Entries(IndexCursor, IndexBatch),
 }
 
+/// Whether a cursor locks rows, and whether it locks its range at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Locks {
+    Nothing,
+    Rows,
+    RangeAndRows,
+}
+
 impl Reader {
-    fn all(table: &TxTable<'_>) -> [Self; 3] {
+    fn all(table: &TxTable<'_>, locks: Locks) -> [Self; 3] {
         let index = table.index("i").unwrap();
+        let (mut rows, [mut by_index, mut entries]) = if locks == Locks::Nothing {
+            (table.cursor().unwrap(), [index.cursor().unwrap(), index.key_cursor().unwrap()])
+        } else {
+            let by_index = [index.cursor_for_update().unwrap(), index.key_cursor_for_update().unwrap()];
+            (table.cursor_for_update().unwrap(), by_index)
+        };
+        if locks == Locks::RangeAndRows {
+            rows.lock_range().unwrap();
+            by_index.lock_range().unwrap();
+            entries.lock_range().unwrap();
+        }
         [
-            Self::Rows(table.cursor().unwrap(), Batch::default()),
-            Self::ByIndex(index.cursor().unwrap(), IndexBatch::default()),
-            Self::Entries(index.key_cursor().unwrap(), IndexBatch::default()),
+            Self::Rows(rows, Batch::default()),
+            Self::ByIndex(by_index, IndexBatch::default()),
+            Self::Entries(entries, IndexBatch::default()),
         ]
     }
 
@@ -89,6 +108,16 @@ impl Reader {
 
 #[test]
 fn an_open_cursor_finds_later_changes_of_its_transaction() {
+    later_changes_are_found(Locks::Nothing);
+}
+
+#[test]
+fn an_open_locking_cursor_finds_later_changes_of_its_transaction() {
+    later_changes_are_found(Locks::Rows);
+    later_changes_are_found(Locks::RangeAndRows);
+}
+
+fn later_changes_are_found(locks: Locks) {
     let mut random = SmallRng::seed_from_u64(11);
     for level in LEVELS {
         let db = database();
@@ -103,11 +132,17 @@ fn an_open_cursor_finds_later_changes_of_its_transaction() {
                 trx.begin_statement().unwrap();
             }
             for up in [true, false] {
-                for (mut reader, kind) in Reader::all(&within).into_iter().zip(0..) {
+                for (mut reader, kind) in Reader::all(&within, locks).into_iter().zip(0..) {
                     let mut last: Option<Row> = None;
                     loop {
-                        if random.random_range(0..3) == 0 {
-                            change(&within, &mut random);
+                        match random.random_range(0..9) {
+                            0..3 => change(&within, &mut random),
+                            3 if !in_statement => {
+                                trx.savepoint("s").unwrap();
+                                change(&within, &mut random);
+                                trx.rollback_to("s").unwrap();
+                            }
+                            _ => {}
                         }
                         let at_most = [None, None, Some(1), Some(5)][random.random_range(0..4)];
                         let mut rows = reader.fresh(&within);
@@ -123,7 +158,10 @@ fn an_open_cursor_finds_later_changes_of_its_transaction() {
                         let ahead: Vec<_> =
                             rows.into_iter().filter(is_ahead).take(at_most.unwrap_or(1)).collect();
                         let found = reader.next(up, at_most);
-                        assert_eq!(found, ahead, "{level:?}, {kind}, up: {up}, {at_most:?}, behind {last:?}");
+                        assert_eq!(
+                            found, ahead,
+                            "{level:?}, {locks:?}, {kind}, up: {up}, {at_most:?}, behind {last:?}"
+                        );
                         let Some(row) = found.last() else { break };
                         last = Some(row.clone());
                     }

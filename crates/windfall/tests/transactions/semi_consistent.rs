@@ -3,8 +3,8 @@
 use std::{thread, time::Duration};
 
 use windfall::{
-    Batch, Cursor, Database, Error, IndexCursor, Isolation, LockWaitPolicy, Seek, SemiConsistentRead, Table,
-    TableOptions, Transaction, error::LockError,
+    Batch, Cursor, Database, Error, IndexCursor, Isolation, LockWaitPolicy, OneRow, Seek, SemiConsistentRead,
+    Table, TableOptions, Transaction, error::LockError,
 };
 
 use super::{await_lock_wait, begin, database, locked_rows, table};
@@ -235,4 +235,60 @@ fn add(trx: &Transaction, table: &Table, group: u8) -> windfall::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Compares the read of one row by its index key with a cursor in the range of the key.
+#[test]
+fn a_semi_consistent_read_by_an_index_key_is_that_of_a_cursor() {
+    let db = database();
+    let (table, _writer, _reader) = contended(&db);
+    table.put(&[8], &[20, 8]).unwrap();
+    let mut one = OneRow::default();
+    for level in LEVELS {
+        let mut committed = 0;
+        for key in (0..90).step_by(5) {
+            let me = begin(&db, level);
+            let index = me.table(&table).index("first").unwrap();
+            let mut cursor = index.cursor_for_update().unwrap();
+            cursor.semi_consistent(true);
+            cursor.set_range([key]..=[key]);
+            let is_there = cursor.next().unwrap();
+            let expected = match (is_there, cursor.was_semi_consistent()) {
+                (false, _) => SemiConsistentRead::Missing,
+                (true, true) => SemiConsistentRead::Committed,
+                (true, false) => SemiConsistentRead::Locked,
+            };
+            let by_cursor = locked_rows(&db, &me);
+            let me = {
+                me.rollback().unwrap();
+                begin(&db, level)
+            };
+            let index = me.table(&table).index("first").unwrap();
+            let (read, row) = index.get_one_for_update_semi_consistent(&[key], &mut one).unwrap();
+            assert_eq!((read, row), (expected, cursor.row()), "{level:?}, {key}");
+            assert_eq!(locked_rows(&db, &me), by_cursor, "{level:?}, {key}");
+            committed += u32::from(read == SemiConsistentRead::Committed);
+            // Only a lock is released.
+            let is_locked = read == SemiConsistentRead::Locked;
+            assert_eq!(index.unlock_row(&mut one).unwrap(), is_locked, "{level:?}, {key}");
+        }
+        assert_eq!(committed, 4, "{level:?}");
+    }
+    assert_eq!(db.metrics().lock_waits, 0);
+    // Other levels wait, and so does the read that locks.
+    for (level, semi_consistent) in [
+        (Isolation::RepeatableRead, true),
+        (Isolation::Serializable, true),
+        (Isolation::ReadCommitted, false),
+    ] {
+        let me = begin(&db, level);
+        me.set_lock_wait_timeout(Some(Duration::ZERO));
+        let index = me.table(&table).index("first").unwrap();
+        let busy = if semi_consistent {
+            index.get_one_for_update_semi_consistent(&[20], &mut one).map(drop)
+        } else {
+            index.get_one_for_update(&[20], &mut one).map(drop)
+        };
+        assert!(matches!(busy, Err(Error::Lock(LockError::Busy(_)))), "{level:?}: {busy:?}");
+    }
 }

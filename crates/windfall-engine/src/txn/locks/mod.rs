@@ -257,21 +257,27 @@ impl LockManager {
     }
 
     /// Locks a range of keys against inserts by others. Does not wait, and is compatible with every other range and
-    /// with row locks. Ranges of one transaction that overlap or touch are merged. A caller that reads the leaf
+    /// with row locks. Ranges of one transaction that overlap or touch are merged; one that the transaction has locked
+    /// already costs no memory. A caller that reads the leaf
     /// afterwards finds what was inserted before.
     pub fn lock_range(&self, me: &Arc<LockOwner>, space: SpaceId, lower: Bound<&[u8]>, upper: Bound<&[u8]>) {
-        let range = KeyRange::new(lower, upper);
-        if !range.is_empty() {
-            debug_assert!(!me.waits(), "{:?} waits and locks a range: that may close a cycle", me.id());
-            let spot = Shards::spot_of_space(space);
-            self.enter(spot, |shard| {
+        debug_assert!(!me.waits(), "{:?} waits and locks a range: that may close a cycle", me.id());
+        let spot = Shards::spot_of_space(space);
+        let is_locked = self.enter(spot, |shard| {
+            if shard.space(space).is_some_and(|held| held.has_locked_range(me, lower, upper)) {
+                return true;
+            }
+            let range = KeyRange::new(lower, upper);
+            let is_locked = !range.is_empty();
+            if is_locked {
                 shard.in_space(space, |space, wakes| space.lock_range(me, range, wakes));
-            });
-            debug_assert!(
-                cfg!(feature = "model") || self.shards.published(spot).1,
-                "a range is locked, and writers do not look for range locks"
-            );
-        }
+            }
+            is_locked
+        });
+        debug_assert!(
+            cfg!(feature = "model") || !is_locked || self.shards.published(spot).1,
+            "a range is locked, and writers do not look for range locks"
+        );
     }
 
     /// Returns whether no range lock of another transaction that is in no ordering group with this one covers this
@@ -316,9 +322,8 @@ impl LockManager {
     }
 
     /// Returns the mode in which a transaction holds a row, if it does.
-    pub(crate) fn held_mode(&self, me: &LockOwner, row: &RowName) -> Option<RowMode> {
-        let spot = self.shards.spot(row.space, &row.key);
-        self.shards.read(spot, |shard| shard.rows.held_mode(me.id(), spot, row))
+    pub(crate) fn held_mode(&self, me: &LockOwner, space: SpaceId, key: &[u8]) -> Option<RowMode> {
+        self.shards.read_row(space, key, |rows, spot| rows.held_mode(me.id(), spot, space, key)).flatten()
     }
 
     /// Releases the lock on one row, in any mode, before the transaction ends.

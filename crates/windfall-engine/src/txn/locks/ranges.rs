@@ -16,6 +16,16 @@ fn reaches(to: Option<&Key>, key: &[u8]) -> bool {
     to.is_none_or(|to| **to >= *key)
 }
 
+/// Returns whether a range with this end, or without an end, contains all keys up to this bound.
+fn ends_at(end: Option<&Key>, upper: Bound<&[u8]>) -> bool {
+    match (end, upper) {
+        (None, _) => true,
+        (Some(_), Bound::Unbounded) => false,
+        (Some(end), Bound::Included(upper)) => *upper < **end,
+        (Some(end), Bound::Excluded(upper)) => *upper <= **end,
+    }
+}
+
 fn to_range((from, to): (&Key, &Option<Key>)) -> KeyRange {
     KeyRange { from: from.clone(), to: to.clone() }
 }
@@ -28,6 +38,17 @@ impl Ranges {
     /// Adds a range.
     pub(super) fn lock(&mut self, KeyRange { mut from, mut to }: KeyRange) {
         debug_assert!(to.as_ref().is_none_or(|to| from < *to), "no range is empty");
+        // A scan upwards makes its range longer with each step.
+        let next = self.0.range::<Key, _>((Bound::Excluded(&from), Bound::Unbounded)).next();
+        if next.is_none_or(|(next, _)| !reaches(to.as_ref(), next))
+            && let Some((_, end)) = self.0.range_mut::<Key, _>(..=&from).next_back()
+            && reaches(end.as_ref(), &from)
+        {
+            if end.is_some() && to.as_ref().is_none_or(|to| end.as_ref().is_some_and(|end| end < to)) {
+                *end = to;
+            }
+            return;
+        }
         while let Some((first, end)) = self.last_begun(to.as_ref())
             && reaches(end.as_ref(), &from)
         {
@@ -61,6 +82,26 @@ impl Ranges {
     /// Returns whether the key is in one of the ranges.
     pub(super) fn cover(&self, key: &[u8]) -> bool {
         self.at(key).is_some()
+    }
+
+    /// Returns whether one of the ranges contains all keys between these bounds.
+    pub(super) fn cover_all(&self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> bool {
+        let (Bound::Included(key) | Bound::Excluded(key)) = lower else {
+            return self
+                .0
+                .first_key_value()
+                .is_some_and(|(from, end)| from.is_empty() && ends_at(end.as_ref(), upper));
+        };
+        let is_successor = |from: &Key| from.strip_prefix(key).is_some_and(|rest| rest == [0]);
+        let begins_behind = match lower {
+            Bound::Excluded(_) => self.0.range::<[u8], _>((lower, Bound::Unbounded)).next(),
+            _ => None,
+        };
+        let begun = match begins_behind.filter(|(from, _)| is_successor(from)) {
+            Some(range) => Some(range),
+            None => self.0.range::<[u8], _>((Bound::Unbounded, Bound::Included(key))).next_back(),
+        };
+        begun.is_some_and(|(_, end)| ends_at(end.as_ref(), upper))
     }
 
     /// Returns the range that contains this key.
@@ -169,7 +210,13 @@ mod tests {
                 set.extend(keys.iter().filter(inside).cloned());
                 let range = KeyRange::new(lower, upper);
                 if !range.is_empty() {
+                    let has_all = |known: KeyRange| {
+                        let ends = known.to.is_none_or(|end| range.to.as_ref().is_some_and(|to| *to <= end));
+                        known.from <= range.from && ends
+                    };
+                    prop_assert_eq!(ranges.cover_all(lower, upper), ranges.iter().any(has_all));
                     ranges.lock(range);
+                    prop_assert!(ranges.cover_all(lower, upper));
                 }
                 let all: Vec<KeyRange> = ranges.iter().collect();
                 let apart = |two: &[KeyRange]| two[0].to.as_ref().is_some_and(|to| *to < two[1].from);

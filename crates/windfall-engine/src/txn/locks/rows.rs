@@ -195,7 +195,7 @@ impl Rows {
             }
         });
         debug_assert!(
-            self.held_mode(me.id(), spot, row) <= to,
+            self.held_mode(me.id(), spot, row.space, &row.key) <= to,
             "transaction {} has downgraded {row}, and holds it in a stronger mode",
             me.id()
         );
@@ -259,8 +259,8 @@ impl Rows {
     }
 
     /// Returns the mode in which a transaction holds a row, if it does.
-    pub(super) fn held_mode(&self, trx: TrxId, spot: Spot, row: &RowName) -> Option<RowMode> {
-        self.queue(spot, row)?.held_by(trx).iter().last().map(row_mode)
+    pub(super) fn held_mode(&self, trx: TrxId, spot: Spot, space: SpaceId, key: &[u8]) -> Option<RowMode> {
+        self.queue_of(spot, space, key)?.held_by(trx).iter().last().map(row_mode)
     }
 
     /// Returns the number of locks.

@@ -7,6 +7,7 @@
 //! `locks/space.rs::check_invariants`). A waiter is granted its request in the step that removes the last conflict
 //! (test: `behaves_as_its_rules`).
 
+use core::ops::Bound;
 use std::collections::BTreeMap;
 
 use smallvec::SmallVec;
@@ -142,6 +143,11 @@ impl SpaceLocks {
     /// Returns whether a range lock blocks an insert of this key.
     pub(super) fn is_range_locked(&self, me: Inserter, key: &[u8]) -> bool {
         self.range_holders_against(me, key).next().is_some()
+    }
+
+    /// Returns whether a transaction has locked all keys between these bounds.
+    pub(super) fn has_locked_range(&self, me: &LockOwner, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> bool {
+        self.ranges.get(&me.id()).is_some_and(|held| held.ranges.cover_all(lower, upper))
     }
 
     /// Locks a range for a transaction.

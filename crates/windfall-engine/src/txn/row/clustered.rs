@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use super::{
     conflict::{Blocked, Stop},
     edit::Mode,
-    plan::{Plan, fits, is_wanted},
+    plan::{Plan, Planned, fits, is_wanted},
     row_lock::{blocked_by, check_gap, is_live, may_write, row_name},
     target::RowTarget,
 };
@@ -190,6 +190,9 @@ impl<'t> ClusteredChange<'_, 't> {
             tree.space().row_count().add(if live { -1 } else { 1 });
         }
         trx.write_undo(&mut mtr, &mut tail, place, record, tree.space().id(), plan.planned.len());
+        if matches!(change, RowChange::Insert) || plan.planned.iter().any(Planned::adds) {
+            trx.note_addition();
+        }
         if target.durability() == Durability::Logged {
             trx.extend_rollback_space(plan.log_bytes_for_splits(target));
         }

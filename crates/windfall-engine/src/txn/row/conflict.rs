@@ -90,7 +90,7 @@ fn await_lock(trx: &mut Trx<'_>, blocked: Blocked, waits: &mut Waits) -> Result<
     };
     let lock_owner = trx.lock_owner()?;
     if let LockRequest::Row(row, _) = &wanted {
-        trx.note_wait(row, locks.held_mode(&lock_owner, row));
+        trx.note_wait(row, locks.held_mode(&lock_owner, row.space, &row.key));
     }
     transactions.acquire_in_call(&lock_owner, wanted, waits)
 }

@@ -29,16 +29,24 @@ use crate::{
 };
 
 /// What a locking read locks and reads.
-#[derive(Clone, Copy)]
 pub struct LockingRead<'r> {
     /// The lock mode.
     pub mode: RowMode,
     /// The fields that are read of a row that is stored as fields. Without a set no value in overflow pages is read.
     pub fields: Option<FieldSet>,
-    /// The index entry by which the row was found: the secondary tree and its key there. A row that no longer has it is
-    /// treated as missing, and neither it nor its gap is locked. A caller that must not miss its return has locked that
-    /// range.
-    pub entry: Option<(&'r Tree, &'r [u8])>,
+    /// The index entry by which the row was found. A row that no longer has it is treated as missing, and neither it
+    /// nor its gap is locked. A caller that must not miss its return has locked that range.
+    pub entry: Option<EntryOfRow<'r>>,
+}
+
+/// An index entry by which a row was found.
+pub struct EntryOfRow<'r> {
+    /// The secondary tree.
+    pub tree: &'r Tree,
+    /// Its key there.
+    pub key: &'r [u8],
+    /// Gets its value, which no other transaction changes while the row is locked.
+    pub value: &'r mut Vec<u8>,
 }
 
 /// Locks a row and reads it. Returns `false` if there is none.
@@ -73,8 +81,8 @@ pub fn read_locked(
         return Ok(false);
     };
     // No other call changes the row or its entries before the key latch is released, and no rollback.
-    if let Some((index, entry)) = entry {
-        let now = index.get_into(entry, &mut Vec::new())?;
+    if let Some(EntryOfRow { tree, key, value }) = entry {
+        let now = tree.get_into(key, value)?;
         if now.is_none_or(EntryHeader::is_deleted) {
             return Ok(false);
         }

@@ -27,7 +27,7 @@ pub use conflict::{Attempts, Blocked, SingleCall, Stop, retry};
 pub use edit::{Edit, FieldChange, Mode, Value};
 pub use entry::{ENTRY_VALUE_MAX, Entry, EntryForm, EntryParts, IndexRef, SuppliedChange, SuppliedEntry};
 pub use extract::{Extract, ExtractedEntries, Extraction, Extractors};
-pub use locking_read::{LockingRead, has_left, lock_range, read_final_entry, read_locked};
+pub use locking_read::{EntryOfRow, LockingRead, has_left, lock_range, read_final_entry, read_locked};
 pub use plan::{check_length, entries_of_new_row};
 pub use row_lock::{held_before, lock_table, lock_table_if_blocked, unlock_row};
 pub use target::{IndexKeys, KeysOf, RowTarget, Secondary, Watch};

@@ -51,6 +51,11 @@ pub(super) struct Planned<'t> {
 }
 
 impl Planned<'_> {
+    /// Returns whether the index has the entry from now on, and had not before.
+    pub(super) fn adds(&self) -> bool {
+        matches!(self.touch.change, EntryChange::Inserted | EntryChange::Revived(_))
+    }
+
     /// Returns whether a rollback restores a longer value, which may need a page split.
     fn grows_in_rollback(&self) -> bool {
         match &self.touch.change {

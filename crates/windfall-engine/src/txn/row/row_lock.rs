@@ -71,10 +71,17 @@ pub fn lock_table_if_blocked<T>(
 
 /// Locks a row, or returns that others have locked it.
 pub(super) fn lock_row(trx: &mut Trx<'_>, tree: &Tree, key: &[u8], mode: RowMode) -> Result<(), Stop> {
-    let row = row_name(tree, key);
-    acquire_row(trx, &row, mode)?;
-    trx.note_lock(&row, mode);
+    // A row that is locked already is locked again often, which should cost no memory.
+    if held_mode(trx, tree, key) < Some(mode) {
+        acquire_row(trx, &row_name(tree, key), mode)?;
+    }
+    trx.note_lock(tree.space().id(), key, mode);
     Ok(())
+}
+
+/// Returns the mode in which the transaction has locked a row explicitly.
+fn held_mode(trx: &Trx<'_>, tree: &Tree, key: &[u8]) -> Option<RowMode> {
+    trx.transactions().lock_manager().held_mode(trx.lock_owner_if_any()?, tree.space().id(), key)
 }
 
 fn acquire_row(trx: &mut Trx<'_>, row: &RowName, mode: RowMode) -> Result<(), Stop> {
@@ -85,7 +92,7 @@ fn acquire_row(trx: &mut Trx<'_>, row: &RowName, mode: RowMode) -> Result<(), St
         taken => {
             taken?;
             debug_assert!(
-                locks.held_mode(&lock_owner, row) >= Some(mode),
+                locks.held_mode(&lock_owner, row.space, &row.key) >= Some(mode),
                 "{row} was locked, {mode}, and is held in a weaker mode"
             );
             Ok(())
@@ -96,11 +103,7 @@ fn acquire_row(trx: &mut Trx<'_>, row: &RowName, mode: RowMode) -> Result<(), St
 /// Returns the mode in which the transaction had locked a row before this call, which may have waited for it since.
 /// The lock that a row has by the transaction's own change does not count.
 pub fn held_before(trx: &Trx<'_>, tree: &Tree, key: &[u8]) -> Option<RowMode> {
-    let (lock_owner, row) = (trx.lock_owner_if_any()?, row_name(tree, key));
-    match trx.waited_for(&row) {
-        Some(held) => held,
-        None => trx.transactions().lock_manager().held_mode(lock_owner, &row),
-    }
+    trx.waited_for(tree.space().id(), key).unwrap_or_else(|| held_mode(trx, tree, key))
 }
 
 /// Lowers the lock of the transaction on a row to this mode; `None` releases it. Returns whether it was lowered: a row
@@ -136,7 +139,7 @@ pub(super) fn lock_other_row(trx: &mut Trx<'_>, tree: &Tree, key: &[u8], mode: R
     // A transaction that is changing the row came first. One that begins to change it finds the lock.
     match trx.transactions().active().read_final(trx.id(), || tree.get_into(key, &mut Vec::new()))? {
         CurrentVersion::Final(_) => {
-            trx.note_lock(&row, mode);
+            trx.note_lock(row.space, &row.key, mode);
             Ok(())
         }
         CurrentVersion::Unfinished(writer) => {

@@ -509,8 +509,8 @@ pub(super) fn lock(
     key: &[u8],
     value: &mut Vec<u8>,
 ) -> Result<bool> {
-    let read = row::LockingRead { mode: RowMode::Exclusive, fields: Some(FieldSet::ALL), entry: None };
     unblocked(trx, |trx| {
+        let read = row::LockingRead { mode: RowMode::Exclusive, fields: Some(FieldSet::ALL), entry: None };
         let owner = || Owner::Unknown;
         row::read_locked(trx, target.clustered, key, read, value, owner)
     })

@@ -187,6 +187,16 @@ impl<'e> Trx<'e> {
         self.state.rolled_back()
     }
 
+    /// Returns how many of its changes have added entries to a tree, those that were rolled back included.
+    pub fn added(&self) -> u64 {
+        self.state.added
+    }
+
+    /// Records that the change of a row adds entries to its trees.
+    pub(in crate::txn) fn note_addition(&mut self) {
+        self.state.added += 1;
+    }
+
     /// Returns it as the transaction of an insert.
     pub(in crate::txn) fn inserter(&self) -> Inserter {
         Inserter { trx: self.id(), ordering_group: self.state.options.ordering_group }
@@ -260,13 +270,15 @@ impl<'e> Trx<'e> {
 
     /// Returns the lock that it held on a row for which this call has waited; `None` if the call has not.
     #[expect(clippy::option_option, reason = "a row that was waited for may have been locked before or not")]
-    pub(in crate::txn) fn waited_for(&self, row: &RowName) -> Option<Option<RowMode>> {
-        self.waited_for.iter().find(|(known, _)| known == row).map(|(_, held)| *held)
+    pub(in crate::txn) fn waited_for(&self, space: SpaceId, key: &[u8]) -> Option<Option<RowMode>> {
+        let is_it = |known: &RowName| known.space == space && *known.key == *key;
+        self.waited_for.iter().find(|(known, _)| is_it(known)).map(|(_, held)| *held)
     }
 
     /// Notes a request for a lock that it would have taken without the wait, too.
-    pub(in crate::txn) fn note_lock(&mut self, row: &RowName, mode: RowMode) {
-        if let Some((_, held)) = self.waited_for.iter_mut().find(|(known, _)| known == row) {
+    pub(in crate::txn) fn note_lock(&mut self, space: SpaceId, key: &[u8], mode: RowMode) {
+        let is_it = |known: &RowName| known.space == space && *known.key == *key;
+        if let Some((_, held)) = self.waited_for.iter_mut().find(|(known, _)| is_it(known)) {
             *held = (*held).max(Some(mode));
         }
     }

@@ -75,6 +75,8 @@ pub struct Suspended {
     pub(super) temporary: SmallVec<[(Arc<Stream>, Option<UndoPos>); 1]>,
     /// The number of records that it has written.
     pub(super) records: u64,
+    /// The number of those that name an entry which was not in its tree before, or was delete-marked there.
+    pub(super) added: u64,
     /// The number of partial rollbacks.
     pub(super) rolled_back: u64,
     /// The beginning of its current call or statement.
