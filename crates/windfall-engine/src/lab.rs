@@ -130,6 +130,7 @@ fn definition(indexed: bool) -> TableDefinition {
         unique: false,
         key,
         form: EntryForm::Terminated,
+        without_payload: false,
         extractor: None,
         reading: None,
     };

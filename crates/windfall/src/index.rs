@@ -513,7 +513,9 @@ impl IndexCursor {
     /// As [`IndexCursor::seek`], and passes over the rows of which the condition fails, in the direction of a further
     /// step. It is evaluated on the entry (its value is empty), before the row is read or locked; if another
     /// transaction is changing the entry, afterwards, and a lock is then released as [`IndexCursor::unlock_row`] does.
-    /// At levels that lock gaps, the rows of entries with a payload are locked first.
+    /// In an index of which the caller supplies the entries, or an extractor makes them, a locking cursor locks the row
+    /// first at levels that lock gaps, because the payload may change until then, unless the index is
+    /// [without payloads](crate::IndexOptions::without_payload).
     ///
     /// ```
     /// # fn main() -> windfall::Result<()> {

@@ -77,6 +77,15 @@ pub enum UsageError {
         /// The limit in bytes.
         limit: usize,
     },
+    /// A payload of an entry in an index without payloads.
+    #[error(
+        "{owner} was created with IndexOptions::without_payload: pass its entries without a payload, or create the index \
+         again with payloads"
+    )]
+    PayloadNotStored {
+        /// The index.
+        owner: Owner,
+    },
     /// A change of a row without its entry in an index of which the caller supplies the entries.
     #[error(
         "{owner} takes the entries of its rows from the caller: pass that of this row with insert_with, update_with or \

@@ -41,6 +41,8 @@ pub struct IndexDefinition {
     pub key: KeySpec,
     /// How its entries come apart.
     pub form: EntryForm,
+    /// Whether its supplied entries have no payloads.
+    pub without_payload: bool,
     /// The name of the extractor that makes its entries.
     pub extractor: Option<Arc<str>>,
     /// The fields of which its entries are made when it is filled, if they are not made of the first bytes of a value.
@@ -59,13 +61,21 @@ impl Catalog {
     pub(super) fn check_index(&self, table: &str, index: &IndexDefinition) -> Result<()> {
         self.check_name(&index.name)?;
         index.key.check_for(index.form, &index.name)?;
-        if index.reading.is_some() && !matches!(index.form, EntryForm::Supplied { .. }) {
+        let is_supplied = matches!(index.form, EntryForm::Supplied { .. });
+        if index.reading.is_some() && !is_supplied {
             let what = format!(
                 "the entries of index {} are made of the first {} KiB of a value whenever a row changes: leave it out",
                 index.name,
                 INDEXED_BYTES >> 10
             );
             return Err(UsageError::Option { name: "IndexOptions::reading", what: what.into() }.into());
+        }
+        if index.without_payload && !is_supplied {
+            let what =
+                format!("the caller does not supply the entries of index {}: leave it out", index.name);
+            return Err(
+                UsageError::Option { name: "IndexOptions::without_payload", what: what.into() }.into()
+            );
         }
         debug_assert!(
             index.extractor.is_some() == (index.form == EntryForm::Composite),

@@ -28,7 +28,7 @@ pub fn table_seeds() -> Vec<Vec<u8>> {
         unique: n.is_multiple_of(2),
         form: match n {
             93 => EntryForm::Composite,
-            _ if parts.is_empty() => EntryForm::Supplied { usual: 4 },
+            _ if parts.is_empty() => EntryForm::Supplied { usual: 4, payloads: n % 2 == 1 },
             _ => EntryForm::Terminated,
         },
         extractor: (n == 93).then(|| "tags".into()),

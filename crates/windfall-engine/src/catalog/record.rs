@@ -176,8 +176,8 @@ impl TableRecord {
                 "the entries of an index are not made of the value, and made of it as well"
             );
             match index.form {
-                EntryForm::Supplied { usual } => {
-                    out.push(1);
+                EntryForm::Supplied { usual, payloads } => {
+                    out.push(if payloads { 1 } else { 3 });
                     out.extend_from_slice(&usual.to_le_bytes());
                 }
                 EntryForm::Composite => {
@@ -241,7 +241,7 @@ impl TableRecord {
             let mut extractor = None;
             let (form, count) = match from.u8()? {
                 0 => (EntryForm::Terminated, from.u16()?),
-                1 => (EntryForm::Supplied { usual: from.u16()? }, 0),
+                form @ (1 | 3) => (EntryForm::Supplied { usual: from.u16()?, payloads: form == 1 }, 0),
                 2 => {
                     extractor = Some(core::str::from_utf8(from.bytes()?).ok()?.into());
                     (EntryForm::Composite, 0)
@@ -283,7 +283,8 @@ mod tests {
             space: SpaceId(n),
             unique: n.is_multiple_of(2),
             form: match n {
-                93 => EntryForm::Supplied { usual: 300 },
+                93 => EntryForm::Supplied { usual: 300, payloads: true },
+                95 => EntryForm::Supplied { usual: 4, payloads: false },
                 94 => EntryForm::Composite,
                 _ => EntryForm::Terminated,
             },
@@ -296,9 +297,15 @@ mod tests {
             version: 7,
             clustered: SpaceId(90),
             metadata: Metadata::Inline(b"anything".to_vec()),
-            indexes: vec![index(91, parts), index(92, vec![]), index(93, vec![]), index(94, vec![])],
+            indexes: vec![
+                index(91, parts),
+                index(92, vec![]),
+                index(93, vec![]),
+                index(94, vec![]),
+                index(95, vec![]),
+            ],
         };
-        let long = TableRecord { metadata: Metadata::Long(SpaceId(95)), ..record.clone() };
+        let long = TableRecord { metadata: Metadata::Long(SpaceId(96)), ..record.clone() };
         for record in [record, long] {
             comes_back(&record);
         }

@@ -87,7 +87,8 @@ pub fn key(data: &[u8]) {
     }
     // The first half is the key of an entry, and the second its value.
     let (entry, value) = data.split_at(data.len() / 2);
-    for form in [EntryForm::Terminated, EntryForm::Supplied { usual: 2 }, EntryForm::Composite] {
+    let supplied = [true, false].map(|payloads| EntryForm::Supplied { usual: 2, payloads });
+    for form in [EntryForm::Terminated, EntryForm::Composite].into_iter().chain(supplied) {
         if let Some(EntryParts { index, row, payload }) = form.split(entry, value) {
             assert_eq!([index, row].concat(), entry);
             assert_eq!(form.value_of(index, payload), value);

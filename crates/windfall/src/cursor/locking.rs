@@ -43,7 +43,7 @@ use crate::{
     store::Tree,
     sync::LongWork,
     txn::{
-        EntryForm, Stop, Trx,
+        Stop, Trx,
         locks::{RowMode, TableMode},
         row::{self, EntryOfRow, LockingRead},
     },
@@ -220,8 +220,8 @@ impl Cursor {
     }
 
     /// Evaluates the condition on the entry at the position before its row is locked, if that suffices: the keys of an
-    /// entry never change, its payload may, so it is read again. At levels that lock gaps, the next read must find the
-    /// same payloads.
+    /// entry never change, its payload may, so where there may be one it is read again. At levels that lock gaps, the
+    /// next read must find the same payloads.
     fn evaluate_unlocked(
         &mut self,
         scope: &Scope,
@@ -229,12 +229,10 @@ impl Cursor {
         wanted: &mut Wanted<'_>,
     ) -> Result<Option<Condition>> {
         match self.form {
-            Some(EntryForm::Terminated) if wanted.has_condition() => {
+            Some(form) if wanted.has_condition() && !form.has_payloads() => {
                 wanted.evaluate(self.entries.key(), self.entries.value()).map(Some)
             }
-            Some(EntryForm::Supplied { .. } | EntryForm::Composite)
-                if wanted.has_condition() && !scope.locks_gaps() =>
-            {
+            Some(_) if wanted.has_condition() && !scope.locks_gaps() => {
                 let _call = self.table.enter()?;
                 self.tree.space().check_live()?;
                 let trx = scope.running(inner);

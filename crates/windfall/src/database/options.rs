@@ -61,6 +61,7 @@ pub struct IndexOptions {
     unique: bool,
     parts: Vec<KeyPart>,
     form: EntryForm,
+    without_payload: bool,
     extractor: Option<Arc<str>>,
     reading: Option<FieldSet>,
 }
@@ -106,7 +107,7 @@ impl IndexOptions {
     /// [`Table::insert_with`]: crate::Table::insert_with
     /// [`Database::create_index_with`]: crate::Database::create_index_with
     pub fn supplied(usual_length: u16) -> Self {
-        Self { form: EntryForm::Supplied { usual: usual_length }, ..Self::default() }
+        Self { form: EntryForm::Supplied { usual: usual_length, payloads: true }, ..Self::default() }
     }
 
     /// Creates an index with the entries that an extractor makes of each row: of a computed key, of only some of the
@@ -215,8 +216,28 @@ impl IndexOptions {
         self
     }
 
+    /// Makes an index of supplied entries one without payloads: an entry with a payload is refused
+    /// ([`UsageError::PayloadNotStored`]). The keys of an entry never change, so a condition on entries
+    /// ([`IndexCursor::seek_where`]) is then evaluated before the row is locked at all isolation levels. A payload may
+    /// change until the row is locked: at levels that lock gaps, conditions in other indexes of supplied entries are
+    /// evaluated on rows that are locked already.
+    ///
+    /// An index of which the caller does not supply the entries is refused with this option.
+    ///
+    /// [`UsageError::PayloadNotStored`]: crate::error::UsageError::PayloadNotStored
+    /// [`IndexCursor::seek_where`]: crate::IndexCursor::seek_where
+    #[must_use]
+    pub fn without_payload(mut self) -> Self {
+        self.without_payload = true;
+        if let EntryForm::Supplied { payloads, .. } = &mut self.form {
+            *payloads = false;
+        }
+        self
+    }
+
     pub(crate) fn definition(self, name: &str) -> IndexDefinition {
-        let Self { unique, parts, form, extractor, reading } = self;
-        IndexDefinition { name: name.to_owned(), unique, key: KeySpec { parts }, form, extractor, reading }
+        let Self { unique, parts, form, without_payload, extractor, reading } = self;
+        let (name, key) = (name.to_owned(), KeySpec { parts });
+        IndexDefinition { name, unique, key, form, without_payload, extractor, reading }
     }
 }

@@ -419,6 +419,8 @@ enum EntryForm {
     OfValue(Vec<(u8, u32, u32)>),
     /// The usual length of the index part.
     Supplied(usize),
+    /// The usual length of the index part, of entries that have no payloads.
+    SuppliedAlone(usize),
     /// The name of the extractor.
     Extracted(String),
 }
@@ -478,6 +480,7 @@ impl IndexRecord {
                 EntryForm::OfValue(parts.collect::<Found<_>>()?)
             }
             1 => EntryForm::Supplied(u16_at(take(record, 2)?, 0)),
+            3 => EntryForm::SuppliedAlone(u16_at(take(record, 2)?, 0)),
             2 => EntryForm::Extracted(text(string(record, 4)?)?),
             form => return Err(format!("an index has entries of form {form}")),
         };
@@ -490,6 +493,7 @@ impl IndexRecord {
         let is_defined = match &self.entries {
             EntryForm::OfValue(parts) => form == Form::Value && parts[..] == [(0, 0, 8)],
             EntryForm::Supplied(usual) => form == Form::Supplied && *usual == usize::from(entries::USUAL),
+            EntryForm::SuppliedAlone(_) => false,
             EntryForm::Extracted(extractor) => form == Form::Extracted && extractor == entries::EXTRACTOR,
         };
         if !is_defined || self.is_unique != (form == Form::Supplied) {

@@ -3,12 +3,12 @@
 use std::{thread, time::Duration};
 
 use windfall::{
-    Access, Condition, Database, IndexOptions, Isolation, Seek, SuppliedChange, SuppliedEntry, Table,
-    TableOptions, Transaction,
+    Access, Condition, Database, IndexBatch, IndexOptions, Isolation, Seek, SuppliedChange, SuppliedEntry,
+    Table, TableOptions, Transaction,
 };
 use windfall_base::sync::work::{Work, so_far};
 
-use super::{await_lock_wait, begin, database};
+use super::{await_lock_wait, begin, database, locked_rows};
 
 /// Creates a table with an index of supplied entries: row `n` has key `n` and payload 0.
 fn payloads(db: &Database) -> Table {
@@ -201,9 +201,19 @@ fn rows_that_a_condition_excludes_are_not_locked() {
     let plain =
         db.create_table("plain", TableOptions::default().index("i", IndexOptions::on_value(0..1))).unwrap();
     (0..20u8).for_each(|n| plain.insert(&[n], &[n]).unwrap());
+    let without = IndexOptions::supplied(1).without_payload();
+    let bare = db.create_table("bare", TableOptions::default().index("i", without)).unwrap();
+    for n in 0..20u8 {
+        let key = [n];
+        let new = Some(SuppliedEntry::new(&key));
+        bare.insert_with(&key, &key, &[SuppliedChange::new("i", None, new)]).unwrap();
+    }
     for (table, level, is_excluded_free) in [
         (&plain, Isolation::ReadCommitted, true),
         (&plain, Isolation::RepeatableRead, true),
+        (&bare, Isolation::ReadCommitted, true),
+        (&bare, Isolation::RepeatableRead, true),
+        (&bare, Isolation::Serializable, true),
         (&table, Isolation::ReadCommitted, true),
         // The payload may change as long as the row is not locked, so it is locked first.
         (&table, Isolation::RepeatableRead, false),
@@ -212,6 +222,17 @@ fn rows_that_a_condition_excludes_are_not_locked() {
         assert_eq!(lock_even(&trx, table), Some(2));
         assert_eq!([1, 2, 3].map(|n| is_free(&db, table, n)), [is_excluded_free, false, true], "{level:?}");
     }
+    // Nor are they in a batch.
+    let trx = begin(&db, Isolation::RepeatableRead);
+    let mut cursor = trx.table(&bare).index("i").unwrap().cursor_for_update().unwrap();
+    cursor.set_range([1u8]..[9]);
+    cursor.lock_range().unwrap();
+    let mut batch = IndexBatch::default();
+    let even = |entry: windfall::IndexEntry<'_>| {
+        if entry.key[0].is_multiple_of(2) { Condition::Holds } else { Condition::Fails }
+    };
+    assert_eq!(cursor.next_batch_where(&mut batch, 64, even).unwrap(), 4);
+    assert_eq!(locked_rows(&db, &trx), [2, 4, 6, 8]);
 }
 
 /// The payload of row 1 is being changed by another transaction: only when that has ended is it known whether the

@@ -3,8 +3,8 @@
 use core::ops::Bound::{Excluded, Included, Unbounded};
 
 use windfall::{
-    Access, Database, Error, Index, IndexKey, IndexOptions, Isolation, Seek, SuppliedChange, SuppliedEntry,
-    Table, TableOptions,
+    Access, Database, Error, IndexCursor, IndexKey, IndexOptions, Isolation, Seek, SuppliedChange,
+    SuppliedEntry, Table, TableOptions,
     error::{LockError, SchemaError, UsageError},
 };
 use windfall_sim::{SimulatedDisk, SimulatedEnv};
@@ -202,19 +202,47 @@ fn a_snapshot_keeps_supplied_entries_and_their_payloads() {
     assert_sound(&db);
 }
 
-/// Bounds of supplied entries are any first bytes of them, in both directions.
+/// Bounds of supplied entries are any first bytes of them, into the key of the row as well, in both directions.
 #[test]
 fn supplied_entries_are_found_by_their_first_bytes() {
     let db = database();
     let table = db.create_table("t", TableOptions::default().index("i", IndexOptions::supplied(2))).unwrap();
-    let keys: [&[u8]; 6] = [b"\0\0", b"ab", b"ac", b"b\xff", b"\xff\0", b"\xff\xff"];
-    for (n, key) in keys.iter().enumerate() {
+    let keys: [(&[u8], &[u8]); 9] = [
+        (b"\0\0", b"z"),
+        (b"ab", b""),
+        (b"ab", b"\0"),
+        (b"ab", b"m1"),
+        (b"ab", b"m2"),
+        (b"ac", b"a"),
+        (b"b\xff", b"\xff"),
+        (b"\xff\0", b"b"),
+        (b"\xff\xff", b"\xff\xff"),
+    ];
+    let entries = keys.map(|(key, row)| [key, row].concat());
+    for (key, row) in keys {
         let new = Some(SuppliedEntry::new(key));
-        let entries = [SuppliedChange::new("i", None, new)];
-        table.insert_with(&[n as u8], b"", &entries).unwrap();
+        table.insert_with(row, b"", &[SuppliedChange::new("i", None, new)]).unwrap();
     }
     let index = table.index("i").unwrap();
-    let first: [&[u8]; 9] = [b"", b"\0", b"a", b"ab", b"b", b"b\xff", b"c", b"\xff", b"\xff\xff"];
+    let first: [&[u8]; 17] = [
+        b"",
+        b"\0",
+        b"\0\0\0",
+        b"a",
+        b"ab",
+        b"ab\0",
+        b"abl",
+        b"abm",
+        b"abm1",
+        b"abm1\0",
+        b"b",
+        b"b\xff",
+        b"b\xff\xff",
+        b"c",
+        b"\xff",
+        b"\xff\xff\xff",
+        b"\xff\xff\xff\xff",
+    ];
     for lower in first {
         for upper in first {
             for bounds in [
@@ -223,24 +251,25 @@ fn supplied_entries_are_found_by_their_first_bytes() {
                 (Excluded(lower), Unbounded),
                 (Unbounded, Included(upper)),
             ] {
-                let is_above = |key: &[u8]| match bounds.0 {
-                    Included(lower) => key >= lower,
-                    Excluded(lower) => key > lower && !key.starts_with(lower),
+                let is_above = |entry: &[u8]| match bounds.0 {
+                    Included(lower) => entry >= lower,
+                    Excluded(lower) => entry > lower && !entry.starts_with(lower),
                     Unbounded => true,
                 };
-                let is_below = |key: &[u8]| match bounds.1 {
-                    Included(upper) => key < upper || key.starts_with(upper),
-                    Excluded(upper) => key < upper,
+                let is_below = |entry: &[u8]| match bounds.1 {
+                    Included(upper) => entry < upper || entry.starts_with(upper),
+                    Excluded(upper) => entry < upper,
                     Unbounded => true,
                 };
                 let expected: Vec<_> =
-                    keys.into_iter().filter(|key| is_above(key) && is_below(key)).collect();
+                    entries.iter().filter(|entry| is_above(entry) && is_below(entry)).cloned().collect();
+                let whole = |key: IndexKey| [key.index_key, key.key].concat();
                 let found: Vec<_> =
-                    index.keys::<&[u8]>(bounds).unwrap().map(|key| key.unwrap().index_key).collect();
+                    index.keys::<&[u8]>(bounds).unwrap().map(|key| whole(key.unwrap())).collect();
                 assert_eq!(found, expected, "{bounds:?}");
                 let locking = begin(&db, Isolation::Serializable);
                 let within = locking.table(&table).index("i").unwrap();
-                let back = within.range::<&[u8]>(bounds).unwrap().rev().map(|row| row.unwrap().index_key);
+                let back = within.keys::<&[u8]>(bounds).unwrap().rev().map(|key| whole(key.unwrap()));
                 assert_eq!(
                     back.collect::<Vec<_>>(),
                     expected.into_iter().rev().collect::<Vec<_>>(),
@@ -248,27 +277,46 @@ fn supplied_entries_are_found_by_their_first_bytes() {
                 );
             }
         }
-        seeks(&index, &keys, lower);
+        seeks(index.key_cursor().unwrap(), &entries, lower);
+    }
+    let trx = begin(&db, Isolation::RepeatableRead);
+    let within = trx.table(&table).index("i").unwrap();
+    for bytes in first {
+        seeks(within.key_cursor_for_share().unwrap(), &entries, bytes);
     }
 }
 
-/// Asserts that a cursor finds the right entry from these first bytes, and goes on from there.
-fn seeks(index: &Index, keys: &[&[u8]], first: &[u8]) {
-    let mut cursor = index.key_cursor().unwrap();
-    let at_least = keys.iter().position(|key| *key >= first);
-    let above = keys.iter().position(|key| *key > first && !key.starts_with(first));
+/// Asserts that a cursor finds the right entry from these first bytes, and goes on from there, either way.
+fn seeks(mut cursor: IndexCursor, entries: &[Vec<u8>], first: &[u8]) {
+    let at_least = entries.iter().position(|entry| &entry[..] >= first);
+    let above = entries.iter().position(|entry| &entry[..] > first && !entry.starts_with(first));
+    let at = |cursor: &IndexCursor| cursor.row().map(|entry| [entry.index_key, entry.key].concat());
     for (seek, place) in [
         (Seek::AtLeast(first), at_least),
         (Seek::Above(first), above),
-        (Seek::Below(first), at_least.unwrap_or(keys.len()).checked_sub(1)),
-        (Seek::AtMost(first), above.unwrap_or(keys.len()).checked_sub(1)),
+        (Seek::Below(first), at_least.unwrap_or(entries.len()).checked_sub(1)),
+        (Seek::AtMost(first), above.unwrap_or(entries.len()).checked_sub(1)),
     ] {
-        let expected = place.map(|place| keys[place]);
-        assert_eq!(cursor.seek(seek).unwrap(), expected.is_some(), "{seek:?}");
-        assert_eq!(cursor.row().map(|key| key.index_key), expected, "{seek:?}");
-        if let Some(place) = place {
-            assert_eq!(cursor.next().unwrap(), place + 1 < keys.len(), "{seek:?}");
-        }
+        let expected = |place: Option<usize>| place.and_then(|place| entries.get(place)).cloned();
+        let seek_there = |cursor: &mut IndexCursor| {
+            assert_eq!(cursor.seek(seek).unwrap(), place.is_some(), "{seek:?}");
+            assert_eq!(at(cursor), expected(place), "{seek:?}");
+        };
+        // Behind the end that the seek has passed, the way back leads to the entry there.
+        let is_upwards = matches!(seek, Seek::AtLeast(_) | Seek::Above(_));
+        let (before, after) = match place {
+            Some(place) => (place.checked_sub(1), Some(place + 1)),
+            None if is_upwards => (entries.len().checked_sub(1), None),
+            None => (None, Some(0)),
+        };
+        seek_there(&mut cursor);
+        assert_eq!(
+            (cursor.next().unwrap(), at(&cursor)),
+            (expected(after).is_some(), expected(after)),
+            "{seek:?}"
+        );
+        seek_there(&mut cursor);
+        assert_eq!((cursor.prev().unwrap(), at(&cursor)), (before.is_some(), expected(before)), "{seek:?}");
     }
 }
 
@@ -429,5 +477,59 @@ fn supplied_entries_survive_a_crash() {
     let table = db.table("people").unwrap();
     assert_eq!(names(&table), named(&[("Adam", 2), ("Carl", 3), ("ZOE", 1)]));
     update(&table, 2, person("Adam", 2), person("Bob", 4)).unwrap();
+    assert_sound(&db);
+}
+
+/// In an index without payloads, wherever entries come from: changes, loads, the function of a build.
+#[test]
+fn payloads_are_refused_in_an_index_without() {
+    let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+    let bare = || IndexOptions::supplied(1).without_payload();
+    let refused = |done: windfall::Result<()>| {
+        let error = done.unwrap_err();
+        assert!(matches!(error, Error::Usage(UsageError::PayloadNotStored { .. })), "{error}");
+        assert!(error.to_string().contains("index i of table"), "{error}");
+    };
+    let (k, with_payload) = (SuppliedEntry::new(b"k"), SuppliedEntry::new(b"k").payload(b"p"));
+    let changes = |table: &Table| {
+        refused(change(table, b"new", None, with_payload));
+        refused(change(table, b"a", Some(k), with_payload));
+        assert_eq!(table.index("i").unwrap().keys::<&[u8]>(..).unwrap().count(), 2);
+    };
+    {
+        let db = simulated(&disk, &env);
+        let table = db.create_table("t", TableOptions::default().index("i", bare())).unwrap();
+        change(&table, b"a", None, k).unwrap();
+        change(&table, b"b", None, SuppliedEntry::new(b"longer")).unwrap();
+        changes(&table);
+        db.create_table("empty", TableOptions::default().index("i", bare())).unwrap();
+        let mut load = db.load_table("empty").unwrap();
+        refused(load.push(b"a", b"", &[SuppliedChange::new("i", None, Some(with_payload))]));
+        drop(load);
+        let plain = db.create_table("plain", TableOptions::default()).unwrap();
+        plain.insert(b"a", b"").unwrap();
+        let make = |payload: &'static [u8]| {
+            db.create_index_with("plain", "i", bare(), |_row, _value, made: &mut windfall::MadeEntry| {
+                made.key.extend_from_slice(b"k");
+                made.payload.extend_from_slice(payload);
+                Ok(true)
+            })
+        };
+        refused(make(b"p"));
+        make(b"").unwrap();
+        assert_eq!(plain.index("i").unwrap().get(b"k").unwrap().count(), 1);
+        assert_sound(&db);
+        // Entries that the caller does not supply.
+        for options in [IndexOptions::on_value(0..1), IndexOptions::extracted("tags")] {
+            let options = TableOptions::default().index("i", options.without_payload());
+            let error = db.create_table("other", options).unwrap_err().to_string();
+            assert!(error.contains("without_payload") && error.contains("index i"), "{error}");
+        }
+        db.rename_table("t", "renamed").unwrap();
+        disk.crash_at(disk.operations() + 1);
+    }
+    let survivor = disk.restart(windfall_sim::Survive::Everything);
+    let db = simulated(&survivor, &SimulatedEnv::new(2));
+    changes(&db.table("renamed").unwrap());
     assert_sound(&db);
 }

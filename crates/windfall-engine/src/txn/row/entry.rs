@@ -18,7 +18,7 @@
 //!
 //! In an index with terminators it is empty, and in one with extracted entries it is the payload. In an index with
 //! supplied entries it is empty as well if the index part
-//! has the *usual length* of the index and there is no payload, and else:
+//! has the *usual length* of the index and there is no payload (an index may be without payloads), and else:
 //!
 //! | size | field |
 //! | --- | --- |
@@ -56,6 +56,8 @@ pub enum EntryForm {
     Supplied {
         /// The usual length.
         usual: u16,
+        /// Whether entries may have a payload.
+        payloads: bool,
     },
     /// An extractor makes the index part, which is a composite key with its end.
     Composite,
@@ -84,11 +86,11 @@ impl EntryForm {
                 let (index, row) = composite::split_at_end(key)?;
                 return Some(EntryParts { index, row, payload: value });
             }
-            Self::Supplied { usual } if value.is_empty() => (usual, &[][..]),
-            Self::Supplied { usual } => {
+            Self::Supplied { usual, .. } if value.is_empty() => (usual, &[][..]),
+            Self::Supplied { usual, payloads } => {
                 let (length, payload) = value.split_first_chunk::<LENGTH_BYTES>()?;
                 let length = u16::from_le_bytes(*length);
-                if length == usual && payload.is_empty() {
+                if length == usual && payload.is_empty() || !payloads && !payload.is_empty() {
                     return None;
                 }
                 (length, payload)
@@ -111,6 +113,15 @@ impl EntryForm {
                 buffer.clear();
                 index.strip_suffix(&[composite::END]).unwrap_or(index)
             }
+        }
+    }
+
+    /// Returns whether entries may have a payload.
+    pub fn has_payloads(self) -> bool {
+        match self {
+            Self::Terminated => false,
+            Self::Supplied { payloads, .. } => payloads,
+            Self::Composite => true,
         }
     }
 
@@ -157,7 +168,9 @@ impl EntryForm {
         match self {
             Self::Terminated => Vec::new(),
             Self::Composite => payload.to_vec(),
-            Self::Supplied { usual } if index.len() == usize::from(usual) && payload.is_empty() => Vec::new(),
+            Self::Supplied { usual, .. } if index.len() == usize::from(usual) && payload.is_empty() => {
+                Vec::new()
+            }
             Self::Supplied { .. } => {
                 let length = u16::try_from(index.len()).expect("the key limit is below 64 KiB");
                 [&length.to_le_bytes(), payload].concat()
@@ -186,7 +199,8 @@ pub struct SuppliedEntry<'a> {
     /// the beginning of another one. A fixed length does it, or a terminator that the rest does not contain. It may be
     /// as long as the key of a row: 3,072 bytes with pages of 16 KiB.
     pub key: &'a [u8],
-    /// Bytes that are stored with it: at most 1,024, with pages of 4 KiB at most 1,022.
+    /// Bytes that are stored with it: at most 1,024, with pages of 4 KiB at most 1,022; none in an index without
+    /// payloads ([`IndexOptions::without_payload`](../windfall/struct.IndexOptions.html#method.without_payload)).
     pub payload: &'a [u8],
     /// Whether a unique index accepts the entry whatever other rows have: for NULL. Other entries of the same key must
     /// say so, too.
@@ -286,7 +300,7 @@ impl Entry {
     /// Returns the entry of a row that the caller has supplied.
     ///
     /// # Errors
-    /// [`UsageError::PayloadTooLong`].
+    /// [`UsageError::PayloadTooLong`], [`UsageError::PayloadNotStored`].
     pub fn supplied(
         supplied: &SuppliedEntry<'_>,
         row: &[u8],
@@ -296,6 +310,9 @@ impl Entry {
         owner: impl FnOnce() -> Owner,
     ) -> Result<Self> {
         let SuppliedEntry { key, payload, may_repeat } = *supplied;
+        if !payload.is_empty() && !form.has_payloads() {
+            return Err(UsageError::PayloadNotStored { owner: owner() }.into());
+        }
         let limit = payload_limit(inline_limit);
         if payload.len() > limit {
             let length = payload.len();
@@ -326,7 +343,7 @@ mod tests {
     proptest! {
         #[test]
         fn supplied_entries_come_apart_again(index in bytes(8), row in bytes(8), payload in bytes(4), usual in 0..8u16) {
-            let form = EntryForm::Supplied { usual };
+            let form = EntryForm::Supplied { usual, payloads: !payload.is_empty() };
             let supplied = SuppliedEntry { key: &index, payload: &payload, may_repeat: false };
             let entry = Entry::supplied(&supplied, &row, form, true, 1024, || Owner::Unknown).unwrap();
             prop_assert_eq!(entry.index_part(), &index[..]);
@@ -338,7 +355,8 @@ mod tests {
 
         #[test]
         fn the_entries_of_an_index_key_are_between_its_bounds(one in bytes(6), other in bytes(6), row in bytes(4)) {
-            for form in [EntryForm::Terminated, EntryForm::Supplied { usual: 1 }, EntryForm::Composite] {
+            let supplied = EntryForm::Supplied { usual: 1, payloads: true };
+            for form in [EntryForm::Terminated, supplied, EntryForm::Composite] {
                 let entry = [form.start_of(&other), row.clone()].concat();
                 let (start, end) = (form.start_of(&one), form.end_of(&one));
                 let mut again = vec![7];
@@ -352,8 +370,10 @@ mod tests {
 
         #[test]
         fn any_bytes_are_an_entry_or_none(key in bytes(8), value in bytes(4), usual in 0..8u16) {
-            for form in [EntryForm::Terminated, EntryForm::Supplied { usual }, EntryForm::Composite] {
+            let supplied = [true, false].map(|payloads| EntryForm::Supplied { usual, payloads });
+            for form in [EntryForm::Terminated, EntryForm::Composite].into_iter().chain(supplied) {
                 let Some(EntryParts { index, row, payload }) = form.split(&key, &value) else { continue };
+                prop_assert!(payload.is_empty() || form.has_payloads());
                 prop_assert_eq!([index, row].concat(), &key[..]);
                 prop_assert_eq!(form.value_of(index, payload), &value[..]);
             }
@@ -362,7 +382,7 @@ mod tests {
 
     #[test]
     fn a_payload_that_is_too_long_is_refused() {
-        let form = EntryForm::Supplied { usual: 1 };
+        let form = EntryForm::Supplied { usual: 1, payloads: true };
         for (page, limit) in [(4096, 1022), (8192, 1024), (65_536, 1024)] {
             let made = |length| {
                 let supplied = SuppliedEntry { key: b"k", payload: &vec![1; length], may_repeat: false };
@@ -372,5 +392,19 @@ mod tests {
             let error = made(limit + 1).unwrap_err().to_string();
             assert!(error.contains(&limit.to_string()), "{error}");
         }
+    }
+
+    #[test]
+    fn a_payload_in_an_index_without_is_refused_and_is_damage() {
+        let form = EntryForm::Supplied { usual: 1, payloads: false };
+        let of = |key, payload| {
+            let supplied = SuppliedEntry { key, payload, may_repeat: false };
+            Entry::supplied(&supplied, b"r", form, false, 1024, || Owner::Unknown)
+        };
+        assert!(of(b"k", b"").unwrap().value.is_empty());
+        assert_eq!(of(b"key", b"").unwrap().value, [3, 0]);
+        let error = of(b"k", b"p").unwrap_err().to_string();
+        assert!(error.contains("without_payload"), "{error}");
+        assert_eq!(form.split(b"kr", &[1, 0, b'p']), None);
     }
 }

@@ -228,7 +228,11 @@ impl Base {
             system,
             transactions,
             checkpointer,
-            form: if supplied { EntryForm::Supplied { usual: 3 } } else { EntryForm::Terminated },
+            form: if supplied {
+                EntryForm::Supplied { usual: 3, payloads: true }
+            } else {
+                EntryForm::Terminated
+            },
             workers: Mutex::new(Rank::Leaf, workers),
         })
     }
