@@ -37,7 +37,7 @@ use crate::{
     system::SystemTree,
     tablespace::Deleter,
     tree::hash::HashBudget,
-    txn::{Transactions, trx::background_rollback},
+    txn::{Transactions, commit_order::CommitOrder, trx::background_rollback},
 };
 
 /// The interval at which the reclaimer looks for dropped tablespaces; a thread that needs a frame does not wait for
@@ -66,9 +66,8 @@ pub struct Engine {
     pub system: Arc<SystemTree>,
     /// The transactions.
     pub transactions: Arc<Transactions>,
-    /// Held by a commit that has a place in the order of commits, until others can see it, and by snapshots that are
-    /// taken between two such commits.
-    pub commit_order: Mutex<()>,
+    /// The order of commits that a log of the application follows.
+    pub commit_order: CommitOrder,
     /// The tables.
     pub catalog: Arc<Catalog>,
     /// Takes checkpoints.

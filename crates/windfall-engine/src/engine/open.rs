@@ -31,7 +31,7 @@ use crate::{
     system::{Change, FILE, SystemTree},
     tablespace::Deleter,
     tree::hash::HashBudget,
-    txn::{Ids, Transactions, trx::background_rollback},
+    txn::{Ids, Transactions, commit_order::CommitOrder, trx::background_rollback},
 };
 
 /// Unnamed tablespaces that one group of the log drops: such a group fits into the smallest log buffer.
@@ -221,7 +221,7 @@ impl Engine {
             pool,
             system,
             transactions,
-            commit_order: Mutex::new(Rank::CommitOrder, ()),
+            commit_order: CommitOrder::default(),
             catalog: Arc::new(catalog),
             checkpointer,
             deleter,

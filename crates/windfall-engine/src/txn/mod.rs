@@ -49,8 +49,9 @@
 //!
 //! **Layers.** `locks` (locks and key latches), `mvcc` (ids, active transactions, what a reader sees), `undo` (records,
 //! streams, rollback of a record, purge), `trx` (transactions), `row` (row changes and locking reads). Each depends
-//! only on those before it.
+//! only on those before it. `commit_order` stands for itself.
 
+pub mod commit_order;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
 pub mod locks;

@@ -50,8 +50,7 @@ fn check_is_in_no_call() -> Result<()> {
 pub(crate) fn between_ordered_commits<T>(engine: &Engine, run: impl FnOnce() -> T) -> Result<T> {
     engine.check_open()?;
     check_is_in_no_call()?;
-    let _order = engine.commit_order.lock();
-    Ok(run_as_call(run))
+    Ok(engine.commit_order.between(|| run_as_call(run)))
 }
 
 impl Scope {
@@ -125,10 +124,8 @@ impl Scope {
     ) -> Result<Option<Lsn>> {
         check_is_in_no_call()?;
         let end = self.end(OpenStatement::Refuse, |inner| {
-            let _order = self.engine.commit_order.lock();
-            let end = self.commit_locked(inner)?;
-            run_as_call(|| note(end));
-            Ok(end)
+            let commit = || self.commit_locked(inner);
+            self.engine.commit_order.commit(commit, |end| run_as_call(|| note(*end)))
         })?;
         self.await_log(end, mode)?;
         Ok(end)
