@@ -145,24 +145,23 @@ pub(crate) fn check(engine: &Engine, piece: usize) -> Result<CheckReport> {
     let mut work = ReportedWork::begin(Phase::Pages, 2 * in_files)?;
     Pieces::new(engine, piece).run(&mut report, |pieces, report| {
         let rest = Quiesced { is_purged: true, has_whole_rows: true };
-        engine.system.with_writers_excluded(|tree| {
+        Ok(engine.system.with_writers_excluded(|tree| {
             let whole = TableTree { owner: Owner::Unknown, tree, has_all_rows: true, extraction: None };
             pieces.timed(|pieces| pieces.check_next(report, &[whole], rest))
-        })
+        }))
     })?;
     // One limit for all waits for rollbacks together.
     let until = engine.env.now() + engine.transactions.lock_wait();
     for (name, table) in engine.catalog.tables() {
         let left = until.saturating_sub(engine.env.now());
-        background_rollback::await_progressing_rollbacks(&engine.transactions, table.space(), left);
-        let (mut examined, mut ended) = (0, Ok(()));
+        background_rollback::await_progressing_rollbacks(&engine.transactions, table.space(), left)?;
+        let mut examined = 0;
         Pieces::new(engine, piece).run(&mut report, |pieces, report| {
-            let is_last = check_some(engine, &name, pieces, report, &mut named);
-            ended = work.advance(pieces.examined() - examined);
+            let is_last = check_some(engine, &name, pieces, report, &mut named)?;
+            work.advance(pieces.examined() - examined)?;
             examined = pieces.examined();
-            is_last || ended.is_err()
+            Ok(is_last)
         })?;
-        ended?;
     }
     named.extend(engine.transactions.streams().spaces());
     check_files(engine, &mut report, &named, &mut work)?;
@@ -177,7 +176,7 @@ fn check_some(
     pieces: &mut Pieces<'_>,
     report: &mut CheckReport,
     named: &mut BTreeSet<SpaceId>,
-) -> bool {
+) -> Result<bool> {
     block_table(engine, name, pieces, named, |pieces, trees, rest| pieces.check_next(report, trees, rest))
 }
 
@@ -189,10 +188,10 @@ fn block_table<'a>(
     pieces: &mut Pieces<'a>,
     named: &mut BTreeSet<SpaceId>,
     piece: impl FnOnce(&mut Pieces<'a>, &[TableTree<'_>], Quiesced) -> bool,
-) -> bool {
+) -> Result<bool> {
     let check = |table: &catalog::Table| with_trees(engine, name, table, pieces, named, piece);
     // A table that no longer exists needs no check.
-    engine.catalog.alone(name, check).unwrap_or(true)
+    Ok(engine.catalog.alone(name, check)?.unwrap_or(true))
 }
 
 /// Runs `piece` with the trees of a table whose gate is closed, and which is quiesced here.

@@ -377,9 +377,11 @@ impl Database {
     /// Returns the table of this name. Waits while a DDL statement decides about the name.
     ///
     /// # Errors
-    /// There is no table of this name.
+    /// There is no table of this name; an interrupt ([`Database::with_interrupt`]) while a statement decides about the
+    /// name.
     pub fn table(&self, name: &str) -> Result<Table> {
         self.engine.check_open()?;
+        let _interruptible = self.interruptible();
         Ok(Table::new(self.engine.clone(), name, self.engine.catalog.table(name)?))
     }
 

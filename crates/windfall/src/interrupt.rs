@@ -8,8 +8,9 @@
 //!
 //! **Invariants.** A call whose wait is ended fails as after a timeout: it has changed nothing, and its transaction
 //! continues (test: `an_interrupted_transaction_continues`). So does a call that passes over many entries (test:
-//! `an_interrupt_ends_a_move_over_many_entries`). The end of a transaction, and a rollback, are not interrupted (test:
-//! `an_interrupt_does_not_keep_a_transaction_from_its_end`).
+//! `an_interrupt_ends_a_move_over_many_entries`). A statement whose wait is ended leaves its tables open (test:
+//! `a_statement_that_gives_up_leaves_its_tables_open`). The end of a transaction, and a rollback, are not interrupted
+//! (test: `an_interrupt_does_not_keep_a_transaction_from_its_end`).
 
 use crate::sync::{Arc, Interrupt, Interruptible, Progress};
 
@@ -19,10 +20,14 @@ use crate::sync::{Arc, Interrupt, Interruptible, Progress};
 /// thread, and does not wait.
 ///
 /// It ends these waits, with [`LockError::Interrupted`](crate::error::LockError::Interrupted):
-/// - those of a call in a transaction: for locks of rows, ranges and tables; for space in the log and the undo log,
-///   before a change; and, before a change, for the builder of a new index;
-/// - those of a DDL statement: for transactions and background rollbacks that use its tables, and for other statements
-///   with one of its names.
+/// - those of a call in a transaction: for locks of rows, ranges and tables; for another call that is changing the same
+///   row; for a statement that has closed the table; for space in the log and the undo log, before a change; and,
+///   before a change, for the builder of a new index;
+/// - those of a DDL statement: for transactions and background rollbacks that use its tables, for the calls in progress
+///   on them, and for other statements with one of its names. All its tables are then in use again, as they were;
+/// - that of [`Database::table`](crate::Database::table) for a statement that decides about the name, and those of
+///   [`Database::check`](crate::Database::check) and [`Database::check_live`](crate::Database::check_live) for names,
+///   calls and rollbacks in the background.
 ///
 /// It ends this work, with the same error, once in a thousand steps or so if it lasts until then:
 /// - the move of a cursor or range over entries that are deleted, invisible or not wanted, also in an index, and also
@@ -34,10 +39,9 @@ use crate::sync::{Arc, Interrupt, Interruptible, Progress};
 /// - [`Database::check`](crate::Database::check) and [`Database::check_live`](crate::Database::check_live).
 ///   [`Table::check`](crate::Table::check) is ended by its callback, which may return `!handle.is_set()`.
 ///
-/// It ends none of these: the wait for a single call that is changing the same row, or that is inside a table whose
-/// definition a statement changes, until that call is done; the lookup of a name that a statement is changing; the wait
-/// of a check for a name, for rollbacks in the background and for a checkpoint; the wait until a commit is durable;
-/// commit, rollback and the end of a statement; and calls outside of transactions.
+/// It ends none of these: the wait of a check for a checkpoint; the wait until a commit is durable, also that of a
+/// statement; commit, rollback and the end of a statement; statements on temporary tables; and calls outside of
+/// transactions.
 ///
 /// A call that a source of a value or rows makes while it is asked counts as a part of the call that asks it. So does
 /// one that a condition on entries makes.

@@ -357,6 +357,11 @@ impl Scope {
         self.lock_wait.set(at_most);
     }
 
+    /// Makes the waits of this thread those that its handle ends, if it has one, until the guard is dropped.
+    pub(crate) fn interruptible(&self) -> Option<Interruptible> {
+        self.interrupt.get().map(InterruptHandle::enter)
+    }
+
     /// Returns the handle that interrupts the calls that begin from now on.
     pub(crate) fn interrupt_handle(&self) -> InterruptHandle {
         self.interrupt.get_or_init(InterruptHandle::new).clone()

@@ -157,6 +157,13 @@ impl<A: Access> Table<A> {
     }
 
     pub(crate) fn enter(&self) -> Result<Call<'_>> {
+        self.inner.try_enter().map_or_else(|| self.wait_and_enter(), Ok)
+    }
+
+    #[cold]
+    fn wait_and_enter(&self) -> Result<Call<'_>> {
+        // It may be a call in a transaction that need not lock the state of that.
+        let _interruptible = self.access.transaction().and_then(|trx| trx.scope.interruptible());
         self.inner.enter().map_err(|error| self.with_owner(error))
     }
 

@@ -29,6 +29,11 @@
 //! `a_leaver_that_no_thread_waits_for_notifies_none`). One thread waits in this way at a time (checked
 //! by `sync/gate.rs::turn_generation`).
 //!
+//! A thread that gives up its wait at a gate, as its caller decides, is not inside (test:
+//! `a_passer_that_gives_up_is_not_inside`). A closer that gives up opens each of its gates, as it found them, and wakes
+//! the threads that wait there (test: `a_closer_that_gives_up_opens_every_gate`). The gates that it has closed have
+//! changed nothing meanwhile: a closer gets its proofs together, once all gates are closed (by type).
+//!
 //! **Generations.** Passers count themselves in one of two generations. A thread that waits for those inside first
 //! waits until the generation is empty that passers do not use any more, then makes them use that one, and waits for
 //! the other. So each of the two has been empty since it began. A passer that reads the generation before it is turned,
@@ -179,40 +184,67 @@ impl Gate {
         Self::default()
     }
 
-    /// Passes the gate. Waits while it is closed, and while it is closing unless this thread is inside a gate. Returns
-    /// `None` when it was closed permanently. Any `stripe` works; concurrent callers should pass different ones.
+    /// Passes the gate without a wait: not while it is closed, and while it is closing only if this thread is inside a
+    /// gate. Any `stripe` works; concurrent callers should pass different ones.
+    pub fn try_enter(&self, stripe: usize) -> Option<Inside<'_>> {
+        let stripe = stripe % STRIPES;
+        let nested = is_inside();
+        let generation = generation_of(self.state.load(Relaxed));
+        let count = &self.inside[stripe].counts[generation];
+        count.fetch_add(1, SeqCst);
+        DEPTH.set(DEPTH.get() + 1);
+        let inside = Inside { gate: self, count, generation, _note: HoldNote::new(HeldObject::Gate) };
+        match self.door() {
+            OPEN => Some(inside),
+            CLOSING if nested => Some(inside),
+            _ => None,
+        }
+    }
+
+    /// Passes the gate, and waits while [`Gate::try_enter`] does not. Returns `None` when it was closed permanently.
     pub fn enter(&self, stripe: usize) -> Option<Inside<'_>> {
-        let (inside, waited_on_drop) = self.pass(stripe)?;
+        self.enter_by(stripe, |event, ready| event.wait(ready))
+    }
+
+    /// As [`Gate::enter`]. `wait` waits until the condition holds that it is given, which a notification of the event
+    /// may have changed, or gives up; then this returns `None`, too.
+    pub fn enter_by(
+        &self,
+        stripe: usize,
+        wait: impl FnMut(&Event, &mut dyn FnMut() -> bool),
+    ) -> Option<Inside<'_>> {
+        let (inside, waited_on_drop) = self.pass(stripe, wait)?;
         if waited_on_drop {
             drop_mark::waited_on_drop();
         }
         Some(inside)
     }
 
-    /// As [`Gate::enter`]; also returns whether it waited for a drop that left the gate open.
-    fn pass(&self, stripe: usize) -> Option<(Inside<'_>, bool)> {
-        let stripe = stripe % STRIPES;
-        let nested = is_inside();
+    /// As [`Gate::enter_by`]; also returns whether it waited for a drop that left the gate open.
+    fn pass(
+        &self,
+        stripe: usize,
+        mut wait: impl FnMut(&Event, &mut dyn FnMut() -> bool),
+    ) -> Option<(Inside<'_>, bool)> {
         let mut waited_on_drop = false;
         loop {
-            let generation = generation_of(self.state.load(Relaxed));
-            let count = &self.inside[stripe].counts[generation];
-            count.fetch_add(1, SeqCst);
-            DEPTH.set(DEPTH.get() + 1);
-            let inside = Inside { gate: self, count, generation, _note: HoldNote::new(HeldObject::Gate) };
-            match self.door() {
-                OPEN => return Some((inside, waited_on_drop)),
-                CLOSED_PERMANENTLY => return None,
-                CLOSING if nested => return Some((inside, waited_on_drop)),
-                _ if self.refuses_this_thread() => return None,
-                _ => {
-                    waited_on_drop |= self.by_drop.is_set();
-                    drop(inside);
-                    self.changed.wait(|| match self.door() {
-                        CLOSING => nested,
-                        door => door != CLOSED,
-                    });
-                }
+            if let Some(inside) = self.try_enter(stripe) {
+                return Some((inside, waited_on_drop));
+            }
+            if self.is_closed_permanently() || self.refuses_this_thread() {
+                return None;
+            }
+            waited_on_drop |= self.by_drop.is_set();
+            let mut admits = false;
+            wait(&self.changed, &mut || {
+                admits = match self.door() {
+                    CLOSING => is_inside(),
+                    door => door != CLOSED,
+                };
+                admits
+            });
+            if !admits {
+                return None;
             }
         }
     }
@@ -227,26 +259,46 @@ impl Gate {
         self.enter(machine::thread_number())
     }
 
+    /// Wakes the threads that wait at the gate, or for those inside, to check whether they give up.
+    pub fn wake(&self) {
+        self.changed.notify();
+    }
+
+    /// Returns whether it is closed permanently.
+    pub fn is_closed_permanently(&self) -> bool {
+        self.door() == CLOSED_PERMANENTLY
+    }
+
     /// Closes the gate and waits until no thread is inside. The caller must be inside no gate.
     ///
     /// # Panics
     /// When another closer has it closed: a closer must hold the metadata lock of the table.
     pub fn close(&self) -> Closed<'_> {
-        Self::close_all(core::iter::once(self)).pop().expect("one was closed")
+        let closed = Self::close_all(core::iter::once(self), |_, event, ready| event.wait(ready));
+        closed.expect("the wait does not give up").pop().expect("one was closed")
     }
 
-    /// Closes several gates as one and waits until no thread is inside any of them. See [`Gate::close`].
-    pub fn close_all<'g>(gates: impl Iterator<Item = &'g Self>) -> SmallVec<[Closed<'g>; 1]> {
+    /// Closes several gates as one and waits until no thread is inside any of them. See [`Gate::close`]. `wait` waits
+    /// for those inside the gate with this place among them, as that of [`Gate::enter_by`] does. If it gives up, the
+    /// gates open again, and this returns `None`.
+    pub fn close_all<'g>(
+        gates: impl Iterator<Item = &'g Self>,
+        mut wait: impl FnMut(usize, &Event, &mut dyn FnMut() -> bool),
+    ) -> Option<SmallVec<[Closed<'g>; 1]>> {
         debug_assert!(!is_inside(), "a thread inside a gate closes one, and would wait for itself");
         let closed: SmallVec<[Closed<'g>; 1]> = gates.map(Self::begin_to_close).collect();
         let gates = || closed.iter().map(|closed| closed.gate);
         loop {
-            gates().for_each(Self::drain);
+            let mut drained =
+                gates().enumerate().map(|(place, gate)| gate.drain(|event, ready| wait(place, event, ready)));
+            if !drained.all(core::convert::identity) {
+                return None;
+            }
             // No notification: no thread waits for a gate to become closed.
             gates().for_each(|gate| gate.store(CLOSED));
             // A thread inside one of them may have passed another one after that was found empty.
             if gates().all(Self::is_empty) {
-                return closed;
+                return Some(closed);
             }
             gates().for_each(|gate| gate.mark(CLOSING));
         }
@@ -257,16 +309,22 @@ impl Gate {
     #[inline]
     pub fn close_permanently(&self) {
         self.mark(CLOSED_PERMANENTLY);
-        self.drain();
+        let drained = self.drain(|event, ready| event.wait(ready));
+        debug_assert!(drained, "a wait that does not give up has ended, and threads are inside");
     }
 
-    /// Waits until no thread is inside.
+    /// Waits until no thread is inside. Returns whether `wait` did not give up.
     #[inline]
-    fn drain(&self) {
+    fn drain(&self, wait: impl FnOnce(&Event, &mut dyn FnMut() -> bool)) -> bool {
         // Usually there is none.
-        if !self.is_empty() {
-            self.changed.wait(|| self.is_empty());
+        let mut is_empty = self.is_empty();
+        if !is_empty {
+            wait(&self.changed, &mut || {
+                is_empty = self.is_empty();
+                is_empty
+            });
         }
+        is_empty
     }
 
     /// Returns whether it is closed, also if a guard will open it again.
@@ -382,6 +440,13 @@ impl Closed<'_> {
     }
 }
 
+impl Inside<'_> {
+    /// Returns whether the thread is inside this gate.
+    fn is_of(&self, gate: &Gate) -> bool {
+        core::ptr::eq(self.gate, gate)
+    }
+}
+
 impl Drop for Closed<'_> {
     fn drop(&mut self) {
         // The gate may have been closed permanently, or still have been closing when a panic occurred.
@@ -462,6 +527,57 @@ mod tests {
     }
 
     #[test]
+    fn a_passer_that_gives_up_is_not_inside() {
+        let gate = Gate::new();
+        let closed = gate.close();
+        let mut waits = 0;
+        let passed = gate.enter_by(0, |_, ready| {
+            waits += 1;
+            assert!(!is_inside() && !ready());
+        });
+        assert!(passed.is_none() && waits == 1 && !is_inside() && gate.is_empty());
+        assert!(!gate.is_closed_permanently());
+        drop(closed);
+        assert!(gate.enter_by(0, |_, _| panic!("it waits at an open gate")).is_some());
+    }
+
+    #[test]
+    fn a_closer_that_gives_up_opens_every_gate() {
+        let gates: [Gate; 3] = Default::default();
+        let (entered, leaves) = (AtomicBool::new(false), AtomicBool::new(false));
+        thread::scope(|scope| {
+            let inside = scope.spawn(|| {
+                let _inside = gates[1].enter(0).unwrap();
+                entered.store(true, SeqCst);
+                while !leaves.load(SeqCst) {
+                    thread::yield_now();
+                }
+            });
+            while !entered.load(SeqCst) {
+                thread::yield_now();
+            }
+            let mut waits = Vec::new();
+            let mut passers = Vec::new();
+            let closed = Gate::close_all(gates.iter(), |place, _, ready| {
+                waits.push(place);
+                assert!(!ready() && gates.iter().all(|gate| gate.door() == CLOSING));
+                passers.extend(gates.iter().map(|gate| scope.spawn(|| gate.enter(1).is_some())));
+                while !gates.iter().all(|gate| gate.changed.has_waiters()) {
+                    thread::yield_now();
+                }
+            });
+            assert!(closed.is_none() && waits == [1]);
+            assert!(passers.into_iter().all(|passer| passer.join().unwrap()), "those who waited have passed");
+            assert!(gates.iter().all(|gate| gate.door() == OPEN));
+            leaves.store(true, SeqCst);
+            inside.join().unwrap();
+        });
+        // They can be closed again.
+        let closed = Gate::close_all(gates.iter(), |_, _, _| panic!("no thread is inside"));
+        assert_eq!(closed.map(|closed| closed.len()), Some(3));
+    }
+
+    #[test]
     fn those_who_were_inside_have_left() {
         let gate = Arc::new(Gate::new());
         let gives_up = |_: &Event, ready: &mut dyn FnMut() -> bool| {
@@ -533,7 +649,9 @@ mod tests {
             let hold = || {
                 let closed = gate.close();
                 thread::scope(|scope| {
-                    let caller = scope.spawn(|| gate.pass(0).map(|(_inside, on_drop)| on_drop));
+                    let caller = scope.spawn(|| {
+                        gate.pass(0, |event, ready| event.wait(ready)).map(|(_inside, on_drop)| on_drop)
+                    });
                     while !gate.changed.has_waiters() {
                         thread::yield_now();
                     }
@@ -577,7 +695,7 @@ mod tests {
             })
             .collect();
         for _ in 0..500 {
-            let both = Gate::close_all(gates[..2].iter());
+            let both = Gate::close_all(gates[..2].iter(), |_, event, ready| event.wait(ready));
             closed.store(true, SeqCst);
             thread::yield_now();
             closed.store(false, SeqCst);

@@ -4,7 +4,7 @@
 use core::time::Duration;
 
 use super::{
-    Arc, Event, Gate,
+    Arc, Event, Gate, Interrupt, InterruptibleWait, Wake,
     atomic::{
         AtomicBool, AtomicU64,
         Ordering::{Relaxed, SeqCst},
@@ -235,7 +235,7 @@ fn a_thread_inside_a_gate_passes_one_that_is_closing() {
             })
         });
         let (gates, alone) = &*shared;
-        let both = Gate::close_all(gates[..2].iter());
+        let both = Gate::close_all(gates[..2].iter(), |_, event, ready| event.wait(ready));
         alone.store(true, SeqCst);
         alone.store(false, SeqCst);
         drop(both);
@@ -244,6 +244,65 @@ fn a_thread_inside_a_gate_passes_one_that_is_closing() {
         for thread in passers {
             thread.join().unwrap();
         }
+    });
+}
+
+/// A gate that an interrupt can wake the waiters of.
+#[derive(Debug, Default)]
+struct Wakeable(Gate);
+
+impl Wake for Wakeable {
+    fn wake(&self) {
+        self.0.wake();
+    }
+}
+
+/// Waits at a gate until the condition holds or an interrupt comes.
+fn interruptibly(gate: &Arc<Wakeable>) -> impl FnMut(&Event, &mut dyn FnMut() -> bool) {
+    |event, ready| {
+        let waiting = InterruptibleWait::begin(gate);
+        event.wait(|| ready() || waiting.is_interrupted());
+    }
+}
+
+/// A thread is inside one of two gates while another thread closes both and gives up by an interrupt. Of two threads
+/// that pass, an interrupt may end the wait of one.
+///
+/// Catches: an interrupt that does not wake the threads at a gate; a closer that gives up and leaves a gate closing, or
+/// wakes no thread that waits there.
+#[test]
+fn an_interrupt_ends_the_waits_at_a_gate() {
+    explore(8_000, &["InterruptedAndNotWoken", "GivesUpAndLeavesClosing", "GivesUpAndWakesNone"], || {
+        let gates = [0; 2].map(|_| Arc::new(Wakeable::default()));
+        let inside = gates[1].0.enter(0).expect("it is open");
+        let (closes, passes) = (Arc::new(Interrupt::default()), Arc::new(Interrupt::default()));
+        let closer = {
+            let (gates, closes) = (gates.clone(), closes.clone());
+            spawn(move || {
+                let _entered = closes.enter();
+                let all = gates.iter().map(|gate| &gate.0);
+                Gate::close_all(all, |place, event, ready| interruptibly(&gates[place])(event, ready))
+                    .is_none()
+            })
+        };
+        let passers = [0, 1].map(|n| {
+            let (gate, passes) = (gates[n].clone(), passes.clone());
+            spawn(move || {
+                // Nothing interrupts the other one: it passes once the closer has given up.
+                let _entered = (n == 0).then(|| passes.enter());
+                let passed = gate.0.enter_by(1, interruptibly(&gate)).is_some();
+                assert!(passed || n == 0, "a thread gives up that nothing interrupts");
+            })
+        });
+        for interrupt in [&passes, &closes] {
+            interrupt.interrupt();
+        }
+        assert!(closer.join().unwrap(), "a gate is closed, and a thread is inside");
+        for passer in passers {
+            passer.join().unwrap();
+        }
+        drop(inside);
+        gates.iter().for_each(|gate| drop(gate.0.close()));
     });
 }
 

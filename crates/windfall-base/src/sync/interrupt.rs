@@ -197,9 +197,14 @@ struct Registered {
 impl InterruptibleWait {
     /// Begins a wait from which this wakes the thread.
     pub fn begin<W: Wake + 'static>(wake: &Arc<W>) -> Self {
+        Self::begin_by(|| wake.clone())
+    }
+
+    /// As [`InterruptibleWait::begin`], of what is made only if the calls of this thread can be interrupted.
+    pub fn begin_by<W: Wake + 'static>(wake: impl FnOnce() -> Arc<W>) -> Self {
         let Some(interrupt) = Interrupt::current() else { return Self::never() };
         let before = interrupt.state.load(SeqCst);
-        let wake: Arc<dyn Wake> = wake.clone();
+        let wake: Arc<dyn Wake> = wake();
         interrupt.waits.lock().push(wake.clone());
         Self(Some(Registered { interrupt, wake, before }))
     }

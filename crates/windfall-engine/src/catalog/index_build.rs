@@ -108,7 +108,7 @@ use crate::{
     error::{Error, LockError, Result, UsageError},
     row::FieldSet,
     store::Tree,
-    sync::{Arc, Closed, Gate, work},
+    sync::{Arc, Closed, work},
     txn::{EntryForm, Following, StatementLock, locks::TableMode, trx::background_rollback},
 };
 pub use two_steps::BuiltIndexes;
@@ -206,7 +206,10 @@ impl BuildFailed {
 
 impl NewIndexes {
     /// Begins to note the changes of a table, the name of which the caller has locked, for these indexes.
-    fn begin(catalog: &Catalog, build: &IndexBuild<'_>) -> Self {
+    ///
+    /// # Errors
+    /// As [`Table::close_all`].
+    fn begin(catalog: &Catalog, build: &IndexBuild<'_>, options: DdlOptions) -> Result<Self, BuildFailed> {
         let IndexBuild { table, name, indexes, readings, trees, .. } = build;
         let filled = indexes.iter().zip(trees).zip(readings).map(|((index, tree), reading)| FilledTree {
             tree: tree.clone(),
@@ -216,12 +219,13 @@ impl NewIndexes {
         let (bounds, env) = (catalog.pause.bounds(), catalog.pool.context().env.clone());
         let row_log = Arc::new(RowLog::new(filled.collect(), bounds.most, env));
         let following = catalog.transactions.followers().follow(table.space(), row_log.clone());
-        let mut closed = table.gate().close();
-        let old = table.closed_schema(&closed).clone();
+        let closed = Table::close_all(core::iter::once(*table), catalog.time_limit(options));
+        let mut closed = closed.map_err(|error| BuildFailed { error: error.into(), panic: None })?;
+        let closed = &mut closed[0];
+        let old = table.closed_schema(closed).clone();
         let rows = old.clustered.clone();
-        drop(table.change_schema(&mut closed, TableSchema { row_log: Some(row_log.clone()), ..old }));
-        drop(closed);
-        Self {
+        drop(table.change_schema(closed, TableSchema { row_log: Some(row_log.clone()), ..old }));
+        Ok(Self {
             table: (*table).clone(),
             name: (*name).into(),
             indexes: indexes.clone(),
@@ -233,7 +237,7 @@ impl NewIndexes {
             deferred: Deferred::default(),
             are_filled: false,
             bounds,
-        }
+        })
     }
 
     /// Returns whether the table notes changes for it: no statement has changed, truncated or dropped it since.
@@ -242,6 +246,14 @@ impl NewIndexes {
             schema.row_log.as_ref().is_some_and(|row_log| Arc::ptr_eq(row_log, &self.row_log))
         };
         self.table.with_schema(is_noting) && !self.rows.space().is_dropped()
+    }
+
+    /// Ends the noting of changes, unless an interrupt ends the wait for the calls on the table: then the log, which is
+    /// about to end, stays in the schema until the next statement replaces that.
+    fn end_notes(&self) {
+        if let Ok(mut closed) = self.table.close() {
+            self.note_no_more(&mut closed);
+        }
     }
 
     /// Ends the noting of changes, with the table's gate closed. The trees have all entries, or will be dropped.
@@ -295,13 +307,13 @@ impl Catalog {
     ) -> Result<Done<'c>, BuildFailed> {
         self.reported(build, || {
             metadata_lock.downgrade();
-            let mut new = NewIndexes::begin(self, build);
+            let mut new = NewIndexes::begin(self, build, options)?;
             let done = self.fill_with(&mut [&mut new], make, |fillers| {
                 fillers.iter().try_for_each(IndexFiller::fill)?;
                 self.carry_out_built(metadata_lock, plan, fillers, build.mode, options)
             });
             if done.is_err() {
-                new.note_no_more(&mut new.table.gate().close());
+                new.end_notes();
             }
             done
         })
@@ -427,7 +439,7 @@ impl Catalog {
                     transactions.lock_table_in_turns(closing.table.space(), mode, left(), apply)
                 }
                 (closing, moved) => {
-                    let all = closing.iter().map(|closing| closing.table).chain(moved.iter().copied());
+                    let all = closing.iter().map(|closing| &**closing.table).chain(moved.iter().copied());
                     transactions.lock_tables_meanwhile(all.map(Table::space), mode, left(), apply)
                 }
             };
@@ -441,7 +453,9 @@ impl Catalog {
                 lock => lock.map_err(in_all)?,
             };
             IndexFiller::apply_the_rest(fillers)?;
-            let closed = Gate::close_all(plan.closing.iter().map(|closing| closing.table.gate()));
+            let tables = plan.closing.iter().map(|closing| closing.table);
+            let closed =
+                Table::close_all(tables, self.time_limit(options)).map_err(|error| in_all(error.into()))?;
             // A rollback of a call outside of transactions may have been handed to the background just now.
             if spaces().all(|space| transactions.rollbacks().are_clear_of(space)) {
                 return Ok((lock, closed));

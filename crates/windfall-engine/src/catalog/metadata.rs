@@ -21,6 +21,7 @@ use crate::{
     ids::SpaceId,
     page::EntryHeader,
     row::FieldSet,
+    sync::Arc,
     txn::mvcc::value,
 };
 
@@ -95,7 +96,7 @@ impl Table {
     ///
     /// # Errors
     /// For long metadata: a dropped table; damage, I/O.
-    pub fn metadata(&self) -> Result<Vec<u8>> {
+    pub fn metadata(self: &Arc<Self>) -> Result<Vec<u8>> {
         if let Some(short) = self.with_schema(|schema| schema.short_metadata().map(<[u8]>::to_vec)) {
             return Ok(short);
         }

@@ -7,7 +7,9 @@
 //! locked name waits for the outcome, unless the statement itself still waits for another name (test:
 //! `a_statement_that_waits_for_one_table_hides_no_other`), or shows its names while it works (test:
 //! `calls_go_on_while_an_index_is_built`). No mutex is held while the statement works: a metadata lock is a mark, and a
-//! shard's mutex is held only while its map is read or changed (by type).
+//! shard's mutex is held only while its map is read or changed (by type). An interrupt ends the wait of a lookup, and
+//! that for a metadata lock (tests: `an_interrupt_ends_the_wait_at_a_gate`,
+//! `an_interrupt_ends_the_wait_for_a_name`).
 //!
 //! A listing goes from shard to shard, and could miss a table that is renamed from a shard not yet read to a shard
 //! already read: while it is in progress, renames are kept, with numbers (checked by `catalog/names.rs::correct`). At
@@ -220,7 +222,10 @@ impl Names {
 
     /// Returns the table of this name. Waits while a statement has locked the name. A thread inside a gate, for which
     /// the statement may be waiting, gets the old meaning.
-    pub(super) fn get(&self, name: &str) -> Option<Arc<Table>> {
+    ///
+    /// # Errors
+    /// [`LockError::Interrupted`].
+    pub(super) fn get(&self, name: &str) -> Result<Option<Arc<Table>>, LockError> {
         let mut found = None;
         let mut look = || {
             let shard = self.shard(name).lock();
@@ -229,9 +234,17 @@ impl Names {
             entry.is_none_or(|entry| entry.mark != Mark::Exclusive) || is_inside()
         };
         if !look() {
-            self.env.wait(&self.decided, &mut look);
+            let waiting = InterruptibleWait::begin(&self.decided);
+            let mut is_decided = false;
+            self.env.wait(&self.decided, &mut || {
+                is_decided = look();
+                is_decided || waiting.is_interrupted()
+            });
+            if !is_decided {
+                return Err(LockError::Interrupted);
+            }
         }
-        found
+        Ok(found)
     }
 
     /// Returns the current meaning of the name; the old one while a statement holds the metadata lock on it.
@@ -603,7 +616,7 @@ mod tests {
                 assert_eq!(names.len(), 1, "period {period}: {names:?}");
             }
             assert!(names.renames.lock().moved.is_empty(), "nothing is kept behind a listing");
-            let away = names.get(&kinds[1][0]).is_some();
+            let away = names.get(&kinds[1][0]).unwrap().is_some();
             if away {
                 kinds[1].iter().zip(&kinds[0]).for_each(|(from, to)| rename(&names, from, to));
             }
@@ -647,7 +660,7 @@ mod tests {
                 }
                 round += 1;
             });
-            let b = names.get("b").unwrap();
+            let b = names.get("b").unwrap().unwrap();
             for (which, all) in [("that one", all), ("the later one", later.unwrap())] {
                 assert_eq!(all.iter().filter(|(name, _)| **name == *"b").count(), 1, "{which}: {all:?}");
                 let listed = all.iter().find(|(name, _)| **name == *"b").map(|(_, table)| table);
@@ -664,7 +677,7 @@ mod tests {
             for name in ["a", "b"] {
                 names.enter(name, table_of(&tree));
             }
-            let a = names.get("a").unwrap();
+            let a = names.get("a").unwrap().unwrap();
             let mut round = 0;
             let all = names.all_seen(|| {
                 if round == between {
@@ -711,7 +724,7 @@ mod tests {
         metadata_lock.begin_rename();
         drop(metadata_lock);
         assert_eq!(listed(&|_| {}), Vec::<String>::new());
-        assert!(names.renames.lock().unpublished.is_empty() && names.get("q").is_some());
+        assert!(names.renames.lock().unpublished.is_empty() && names.get("q").unwrap().is_some());
     }
 
     #[test]

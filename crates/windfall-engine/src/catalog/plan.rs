@@ -70,7 +70,7 @@ pub(super) struct Plan<'a, 't> {
 
 /// A table that ends or gets another record.
 pub(super) struct Closing<'t> {
-    pub(super) table: &'t Table,
+    pub(super) table: &'t Arc<Table>,
     /// Its next record; `None` if it ends. Trees that it no longer names are dropped; trees that it newly names are
     /// empty, unless they were filled before.
     pub(super) record: Option<Box<TableRecord>>,

@@ -37,7 +37,7 @@ impl Table {
     ///
     /// # Errors
     /// [`Error::TableDropped`](crate::error::Error::TableDropped); damage, I/O.
-    pub fn row_count(&self) -> Result<u64> {
+    pub fn row_count(self: &Arc<Self>) -> Result<u64> {
         let mut attempts = 0;
         loop {
             let (tree, recorded) = {
@@ -75,7 +75,7 @@ impl Table {
     }
 
     /// Counts the entries of rows that exist.
-    fn count_entries(&self, tree: &Arc<Tree>) -> Result<Counted> {
+    fn count_entries(self: &Arc<Self>, tree: &Arc<Tree>) -> Result<Counted> {
         let mut cursor = Cursor::new(tree.clone());
         let mut rows = 0;
         for passage in 0..PASSAGES {

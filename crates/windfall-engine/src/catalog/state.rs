@@ -21,11 +21,11 @@ use super::{
 };
 use crate::{
     buffer::{BufferPool, Durability, Space},
-    error::{Result, SchemaError, UsageError},
+    error::{LockError, Result, SchemaError, UsageError},
     ids::SpaceId,
     store::Tree,
     sync::{
-        Arc, Interrupt, Mutex, Rank,
+        Arc, Mutex, Rank,
         atomic::{AtomicBool, Ordering::SeqCst},
         is_inside,
     },
@@ -211,9 +211,9 @@ impl Catalog {
     /// Returns the table of this name.
     ///
     /// # Errors
-    /// [`SchemaError::NoTable`].
+    /// [`SchemaError::NoTable`]; [`LockError::Interrupted`].
     pub fn table(&self, name: &str) -> Result<Arc<Table>> {
-        self.names.get(name).ok_or_else(|| no_table(name).into())
+        self.names.get(name)?.ok_or_else(|| no_table(name).into())
     }
 
     /// Returns all names and tables, in order of name.
@@ -241,38 +241,42 @@ impl Catalog {
         Ok(self.names.lock_names(names, options.until)?)
     }
 
-    fn lock_name_uninterrupted<'a>(&'a self, name: &'a str) -> MetadataLock<'a> {
-        let _uninterrupted = Interrupt::leave();
-        self.names.lock_names(&[name], None).expect("it waits as long as it takes")
-    }
-
     /// Runs something on a table while no statement and no row call uses the table. Returns `None` if there is no table
     /// of this name.
-    pub fn alone<T>(&self, name: &str, run: impl FnOnce(&Table) -> T) -> Option<T> {
-        let metadata_lock = self.lock_name_uninterrupted(name);
-        let table = metadata_lock.table(name)?;
-        let _closed = table.gate().close();
-        Some(run(table))
+    ///
+    /// # Errors
+    /// [`LockError::Interrupted`].
+    pub fn alone<T>(&self, name: &str, run: impl FnOnce(&Table) -> T) -> Result<Option<T>, LockError> {
+        let metadata_lock = self.names.lock_names(&[name], None)?;
+        let Some(table) = metadata_lock.table(name) else { return Ok(None) };
+        let _closed = table.close()?;
+        Ok(Some(run(table)))
     }
 
     /// Runs something on a table while no statement and no row call uses it, whatever its name is now; `hint` may be
     /// it. Returns `None` if the table has no name any more.
+    ///
+    /// # Errors
+    /// [`LockError::Interrupted`].
     pub fn alone_with<T>(
         &self,
         table: &Arc<Table>,
         hint: &str,
         run: impl FnOnce(&Arc<str>) -> T,
-    ) -> Option<T> {
+    ) -> Result<Option<T>, LockError> {
         let mut name: Arc<str> = hint.into();
         loop {
-            let metadata_lock = self.lock_name_uninterrupted(&name);
+            let metadata_lock = self.names.lock_names(&[&name], None)?;
             if metadata_lock.has(&name, table) {
-                let _closed = table.gate().close();
-                return Some(run(&name));
+                let _closed = table.close()?;
+                return Ok(Some(run(&name)));
             }
             drop(metadata_lock);
             let mut tables = self.tables().into_iter();
-            name = tables.find(|(_, other)| Arc::ptr_eq(other, table)).map(|(name, _)| name)?;
+            let Some((found, _)) = tables.find(|(_, other)| Arc::ptr_eq(other, table)) else {
+                return Ok(None);
+            };
+            name = found;
         }
     }
 

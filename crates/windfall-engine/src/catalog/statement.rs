@@ -20,6 +20,7 @@ use super::{
 };
 use crate::{
     buffer::with_reserved_frames,
+    env::Env,
     error::{Result, UsageError},
     health::Health,
     ids::{Lsn, SpaceId},
@@ -27,7 +28,7 @@ use crate::{
     mtr::Mtr,
     store::Tree,
     sync::{
-        Arc, Closed, Gate,
+        Arc, Closed,
         work::{self, WorkCounts},
     },
     system::Change,
@@ -127,21 +128,21 @@ impl Catalog {
             return Ok((SmallVec::new(), None));
         }
         let closing = || plan.closing.iter().map(|closing| closing.table);
-        let all = || closing().chain(plan.moved.iter().copied());
+        let all = || closing().map(|table| &**table).chain(plan.moved.iter().copied());
         let mut lock = if self.are_locked(all()) {
             Some(self.lock_out(metadata_lock, all(), plan.in_name_of, options)?)
         } else {
             None
         };
         loop {
-            let closed = Gate::close_all(closing().map(Table::gate));
+            let closed = Table::close_all(closing(), self.time_limit(options))?;
             debug_assert!(
                 closed.len() == closing().count()
                     && closed.iter().zip(closing()).all(|(closed, table)| closed.is_of(table.gate())),
                 "a table's gate is not closed, or a closed gate is that of another table"
             );
             // A transaction that has locked one since the check has changed something, or is about to.
-            if lock.is_some() || !self.are_locked(closing()) {
+            if lock.is_some() || !self.are_locked(closing().map(|table| &**table)) {
                 return Ok((closed, lock));
             }
             drop(closed);
@@ -180,6 +181,11 @@ impl Catalog {
         };
         metadata_lock.upgrade();
         Ok(lock)
+    }
+
+    /// Returns when a statement gives up, if it has a time limit, and the clock for that.
+    pub(super) fn time_limit(&self, options: DdlOptions) -> Option<(Duration, &dyn Env)> {
+        options.until.map(|until| (until, &*self.pool.context().env))
     }
 
     /// Returns how long a statement may still wait for transactions.

@@ -7,6 +7,13 @@
 //! `catalog/table.rs::change_schema`), so a row call works on one schema from its beginning to its end (test:
 //! `those_inside_see_one_value_to_the_end`). A dropped table's gate is closed permanently (test:
 //! `a_cursor_ends_with_its_table`).
+//!
+//! An interrupt ends the wait of a call at the gate, and the wait of a statement for the calls inside, which a time
+//! limit of the statement ends, too (tests: `an_interrupt_ends_the_wait_at_a_gate`,
+//! `a_statement_that_gives_up_leaves_its_tables_open`). The statement has then changed nothing: it waits before it
+//! changes a record (checked by `catalog/statement.rs::close_gates`).
+
+use core::time::Duration;
 
 use smallvec::SmallVec;
 
@@ -16,17 +23,21 @@ use super::{
     row_log::RowLog,
 };
 use crate::{
-    error::{Error, Owner, Result, UsageError},
+    env::Env,
+    error::{Blockers, Error, LockError, Owner, Result, UsageError},
     ids::{IndexNumber, SpaceId},
     store::Tree,
     sync::{
-        Arc, Closed, Entered, Gate, Gated,
+        Arc, Closed, Entered, Event, Gate, Gated, InterruptibleWait, Wake,
         atomic::{AtomicBool, AtomicU32, Ordering::SeqCst, fence},
         is_nested,
     },
     tablespace::CounterKind,
     tree::store::HashIndex as _,
-    txn::{EntryForm, Extractors, IndexKeys, Secondary, locks::WholeTable},
+    txn::{
+        EntryForm, Extractors, IndexKeys, Secondary,
+        locks::{LEAST_FOR_PASSERS, WholeTable},
+    },
 };
 
 /// The secondary trees of a table, for a change of a row: a list for the stack.
@@ -157,6 +168,12 @@ impl WholeTable for Table {
     }
 }
 
+impl Wake for Table {
+    fn wake(&self) {
+        self.gate().wake();
+    }
+}
+
 impl Table {
     /// Makes a table with this schema.
     pub fn new(schema: TableSchema, hashed: bool) -> Arc<Self> {
@@ -204,28 +221,87 @@ impl Table {
     /// Begins a row call. Waits while DDL has closed the gate.
     ///
     /// # Errors
-    /// [`Error::TableDropped`]; this thread is altering the table, and runs a function of the application.
+    /// [`Error::TableDropped`]; [`LockError::Interrupted`]; this thread is altering the table, and runs a function of
+    /// the application.
     #[inline]
-    pub fn enter(&self) -> Result<Call<'_>> {
-        self.schema.enter().ok_or_else(|| self.refused())
+    pub fn enter(self: &Arc<Self>) -> Result<Call<'_>> {
+        self.try_enter().map_or_else(|| self.wait_and_enter(), Ok)
+    }
+
+    /// Begins a row call, unless it would have to wait or the table was dropped.
+    #[inline]
+    pub fn try_enter(&self) -> Option<Call<'_>> {
+        self.schema.try_enter()
     }
 
     #[cold]
-    fn refused(&self) -> Error {
-        if self.gate().refuses_this_thread() {
-            UsageError::CallInAlteration.into()
-        } else {
-            Error::TableDropped(Owner::Unknown)
-        }
+    fn wait_and_enter(self: &Arc<Self>) -> Result<Call<'_>> {
+        let wait = |event: &Event, ready: &mut dyn FnMut() -> bool| {
+            let waiting = InterruptibleWait::begin(self);
+            event.wait(|| ready() || waiting.is_interrupted());
+        };
+        self.schema.enter_by(wait).ok_or_else(|| {
+            if self.gate().refuses_this_thread() {
+                UsageError::CallInAlteration.into()
+            } else if self.gate().is_closed_permanently() {
+                Error::TableDropped(Owner::Unknown)
+            } else {
+                LockError::Interrupted.into()
+            }
+        })
+    }
+
+    /// Closes the gate without a time limit. See [`Table::close_all`].
+    ///
+    /// # Errors
+    /// [`LockError::Interrupted`].
+    pub(super) fn close(self: &Arc<Self>) -> Result<Closed<'_>, LockError> {
+        let mut closed = Self::close_all(core::iter::once(self), None)?;
+        Ok(closed.pop().expect("one was closed"))
+    }
+
+    /// Closes the gates of tables for a statement, and waits until the calls inside them have ended. With a time limit
+    /// it waits at least [`LEAST_FOR_PASSERS`]. If it fails, the gates are open.
+    ///
+    /// # Errors
+    /// [`LockError::Interrupted`]; the time limit, and then the error names no transaction.
+    pub(super) fn close_all<'t>(
+        tables: impl Iterator<Item = &'t Arc<Self>> + Clone,
+        until: Option<(Duration, &dyn Env)>,
+    ) -> Result<SmallVec<[Closed<'t>; 1]>, LockError> {
+        let mut given_up = None;
+        let mut began = None;
+        let wait = |place: usize, event: &Event, ready: &mut dyn FnMut() -> bool| {
+            let table = tables.clone().nth(place).expect("a gate that is closed is that of a table");
+            let waiting = InterruptibleWait::begin(table);
+            let mut is_over = || ready() || waiting.is_interrupted();
+            let Some((until, env)) = until else {
+                event.wait(&mut is_over);
+                given_up = Some(LockError::Interrupted);
+                return;
+            };
+            let now = env.now();
+            let began = *began.get_or_insert(now);
+            let at_most = until.max(began.saturating_add(LEAST_FOR_PASSERS)).saturating_sub(now);
+            env.wait_for(event, at_most, &mut is_over);
+            let waited = env.now().saturating_sub(began);
+            given_up = Some(match () {
+                () if waiting.is_interrupted() => LockError::Interrupted,
+                () if until <= began => LockError::Busy(Blockers::calls()),
+                () => LockError::TimedOut { blockers: Blockers::calls(), waited },
+            });
+        };
+        let closed = Gate::close_all(tables.clone().map(|table| table.gate()), wait);
+        closed.ok_or_else(|| given_up.expect("a wait for calls has been given up"))
     }
 
     /// Begins a row call that will change rows. Waits while DDL has closed the gate, and while there are too many notes
     /// for the builder of a new secondary tree.
     ///
     /// # Errors
-    /// [`Error::TableDropped`]; [`LockError::Interrupted`](crate::error::LockError::Interrupted).
+    /// As [`Table::enter`].
     #[inline]
-    pub fn enter_to_change(&self) -> Result<Call<'_>> {
+    pub fn enter_to_change(self: &Arc<Self>) -> Result<Call<'_>> {
         loop {
             let call = self.enter()?;
             // Within another call this must not wait: that call holds a key latch for which the builder may have to

@@ -115,7 +115,7 @@ impl TemporaryLoad {
         }
         loader.finish()?;
         let catalog = new.catalog.clone();
-        let mut closed = table.gate().close();
+        let mut closed = table.close()?;
         if table.closed_schema(&closed).record.version + 1 != record.version {
             return Err(SchemaError::DefinitionChanged(name).into());
         }
@@ -272,7 +272,7 @@ impl Catalog {
         let trees = added.iter().map(|index| self.tree(new_space(index.space))).collect();
         let new = NewTrees { catalog: self, trees };
         let report = DropReport::of(|| {
-            let mut closed = table.gate().close();
+            let mut closed = table.close()?;
             if !added.is_empty() {
                 let _refuses = closed.refuse_own_calls();
                 let readings = changes.add_indexes.iter().map(IndexDefinition::filled_from);
@@ -359,7 +359,7 @@ impl Catalog {
         self.renew_trees(&mut record)?;
         DropReport::of(|| {
             let mut closing = Closing { table, record: Some(Box::new(record)) };
-            let mut closed = table.gate().close();
+            let mut closed = table.close()?;
             let trees = table.closed_schema(&closed).tree_count();
             self.change_closed(&mut closing, &mut closed, None, &[], None);
             Ok(Dropped { trees, lsn: None })

@@ -137,10 +137,10 @@ impl<'a> Pieces<'a> {
     pub(super) fn run(
         mut self,
         report: &mut CheckReport,
-        mut piece: impl FnMut(&mut Self, &mut CheckReport) -> bool,
+        mut piece: impl FnMut(&mut Self, &mut CheckReport) -> Result<bool>,
     ) -> Result<()> {
         loop {
-            let is_last = piece(&mut self, report);
+            let is_last = piece(&mut self, report)?;
             if self.is_interrupted {
                 return Err(LockError::Interrupted.into());
             }

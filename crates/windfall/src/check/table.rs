@@ -75,7 +75,7 @@ impl Table {
             &engine.transactions,
             space,
             engine.transactions.lock_wait(),
-        );
+        )?;
         let mut may_go_on = |progress: &mut Progress, pages: u64| {
             progress.done += pages;
             progress.total = progress.total.max(progress.done);
@@ -88,12 +88,12 @@ impl Table {
                 with_trees(engine, name, &self.inner, pieces, named, |pieces, trees, rest| {
                     pieces.check_next(report, trees, rest)
                 })
-            });
+            })?;
             is_dropped = done.is_none();
             examined = pieces.examined();
             let is_last = done.unwrap_or(true);
             report.cancelled = !is_dropped && !may_go_on(&mut progress, examined - before);
-            is_last || report.cancelled
+            Ok(is_last || report.cancelled)
         })?;
         for id in &named {
             let Some(space) = engine.pool.space(*id).filter(|space| !space.is_dropped()) else {

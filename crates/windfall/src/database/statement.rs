@@ -43,8 +43,9 @@ impl StatementOptions {
 impl Database {
     /// Returns a handle of the same database with DDL statements that wait at most this long for transactions and other
     /// DDL statements that use their tables. With zero they are refused at once. (`WAIT n` and `NOWAIT` of `MariaDB`'s
-    /// DDL.) A statement always waits for row calls in progress, until they are done. By default a statement waits for
-    /// transactions up to [`Options::lock_wait_timeout`], and for another statement without a limit.
+    /// DDL.) For row calls in progress a statement waits at least 0.1 s, as nearly all of them are shorter. By default
+    /// a statement waits for transactions up to [`Options::lock_wait_timeout`], and for another statement and for calls
+    /// without a limit.
     ///
     /// ```
     /// # fn main() -> windfall::Result<()> {

@@ -57,7 +57,7 @@ impl Scope {
     fn check_whole_table(
         &self,
         inner: &Inner,
-        table: &catalog::Table,
+        table: &Arc<catalog::Table>,
         space: SpaceId,
         owner: impl FnOnce() -> Owner,
     ) -> Result<bool> {

@@ -688,7 +688,7 @@ fn exclusive_access_to_a_table_blocks_its_calls() {
             assert_eq!(receiver.recv(), Ok("it begins"));
             receiver.recv_timeout(Duration::from_millis(500))
         });
-        assert_eq!(alone, Some(Err(mpsc::RecvTimeoutError::Timeout)), "a row is changed under a check");
+        assert_eq!(alone, Ok(Some(Err(mpsc::RecvTimeoutError::Timeout))), "a row is changed under a check");
         assert_eq!(receiver.recv(), Ok("it is done"));
     });
     assert_eq!(table.get(b"key").unwrap().as_deref(), Some(&b"value"[..]));

@@ -1,10 +1,14 @@
 //! Interrupts by a handle: which waits they end, and what goes on.
 
-use std::{sync::Arc, thread, time::Duration};
+use std::{
+    sync::{Arc, mpsc},
+    thread,
+    time::Duration,
+};
 
 use windfall::{
-    Database, Error, IndexOptions, InterruptHandle, Isolation, Result, StatementEnd, TableOptions,
-    TransactionOptions, TxTable,
+    Database, Error, IndexOptions, InterruptHandle, Isolation, Result, StatementEnd, Table, TableChanges,
+    TableOptions, TransactionOptions, TxTable,
     env::{Env, RealEnv},
     error::LockError,
 };
@@ -237,4 +241,172 @@ fn an_interrupt_ends_the_wait_for_undo_space() {
         assert!(is_interrupted(&done), "{done:?}");
     });
     trx.rollback().unwrap();
+}
+
+/// Runs `run` while a call outside of transactions, on another thread, waits for the source of the value of row `long`.
+/// That call is inside the table's gate and has the key latch of the row.
+fn during_a_call<T>(table: &Table, run: impl FnOnce() -> T) -> T {
+    let (entered, is_inside) = mpsc::channel();
+    let (leave, may_leave) = mpsc::channel::<()>();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut from = super::calls::From(Some(|| {
+                entered.send(()).unwrap();
+                may_leave.recv().expect_err("it has been dropped");
+            }));
+            table.put_stream(b"long", super::calls::LONG, &mut from).unwrap();
+        });
+        is_inside.recv().unwrap();
+        // Dropped by a panic, too: the call then ends.
+        let _leaves = leave;
+        run()
+    })
+}
+
+/// Runs `call`, which waits, and interrupts it, before or while it waits. It fails; the handle is clear afterwards.
+fn assert_interrupted<T: core::fmt::Debug + Send>(
+    what: &str,
+    handle: &InterruptHandle,
+    call: impl Fn() -> Result<T> + Sync,
+) {
+    handle.interrupt();
+    let done = call();
+    assert!(is_interrupted(&done), "{what}: {done:?}");
+    handle.clear();
+    thread::scope(|scope| {
+        let waits = scope.spawn(&call);
+        // It waits by now, or will find the interrupt: the outcome is the same.
+        thread::sleep(Duration::from_millis(10));
+        assert!(!waits.is_finished(), "{what}: it has not waited");
+        handle.interrupt();
+        let done = waits.join().unwrap();
+        assert!(is_interrupted(&done), "{what}: {done:?}");
+    });
+    handle.clear();
+}
+
+/// The wait of a statement for a call that is inside the table is ended, and by a time limit as well. Calls and
+/// look-ups then go on, although that call is still inside.
+#[test]
+fn a_statement_that_gives_up_leaves_its_tables_open() {
+    type Statement = fn(&Database) -> Result<()>;
+    let statements: [(&str, Statement); 8] = [
+        ("truncate", |db| db.truncate_table("t").map(drop)),
+        ("create index", |db| db.create_index("t", "late", IndexOptions::on_value(0..2))),
+        ("drop index", |db| db.drop_index("t", "late").map(drop)),
+        ("build of indexes", |db| {
+            let changes = TableChanges::default().add_index("later", IndexOptions::on_value(0..2));
+            db.build_indexes("t", changes).map(drop)
+        }),
+        ("metadata", |db| db.alter_table("t", TableChanges::default().metadata(b"new".to_vec())).map(drop)),
+        ("truncate by prefix", |db| db.truncate_tables_with_prefix("t").map(drop)),
+        ("drop of two", |db| db.drop_tables(&["other", "t"]).map(drop)),
+        ("drop", |db| db.drop_table("t").map(drop)),
+    ];
+    let db = database();
+    let handle = InterruptHandle::new();
+    let session = db.with_interrupt(&handle);
+    for (name, statement) in statements {
+        let table = db.table("t").or_else(|_| db.create_table("t", TableOptions::default())).unwrap();
+        let other = db.table("other").or_else(|_| db.create_table("other", TableOptions::default())).unwrap();
+        table.put(b"a", b"x1").unwrap();
+        during_a_call(&table, || {
+            let assert_open = |why: &str| {
+                table.put(b"b", b"x2").unwrap();
+                assert_eq!(table.get(b"a").unwrap().as_deref(), Some(&b"x1"[..]), "{name}: {why}");
+                other.put(b"c", b"x3").unwrap();
+                assert!(db.table("t").is_ok() && db.table("other").is_ok(), "{name}: {why}");
+            };
+            assert_interrupted(name, &handle, || statement(&session));
+            assert_open("after an interrupt");
+            let busy = statement(&db.with_ddl_timeout(Duration::ZERO));
+            assert!(matches!(busy, Err(Error::Lock(LockError::Busy(_)))), "{name}: {busy:?}");
+            let timed_out = statement(&db.with_ddl_timeout(Duration::from_millis(120)));
+            let Err(Error::Lock(LockError::TimedOut { waited, .. })) = &timed_out else {
+                panic!("{name}: {timed_out:?}")
+            };
+            assert!(*waited >= Duration::from_millis(120), "{name}: {waited:?}");
+            assert!(timed_out.unwrap_err().to_string().contains("calls in progress"), "{name}");
+            assert_open("after a timeout");
+        });
+        statement(&session).unwrap();
+        assert_eq!(db.check().unwrap().findings, Vec::<String>::new(), "{name}");
+    }
+}
+
+/// Calls that meet a closed gate, look-ups of the name that a statement is deciding, and a check of its table.
+#[test]
+fn an_interrupt_ends_the_wait_at_a_gate() {
+    type Call = fn(&TxTable<'_>) -> Result<()>;
+    let calls: [(&str, Call); 5] = [
+        ("get", |t| t.get(b"a").map(drop)),
+        ("put", |t| t.put(b"a", b"x2")),
+        ("locking read", |t| t.get_for_update(b"a").map(drop)),
+        ("range", |t| t.range::<&[u8]>(..)?.try_for_each(|row| row.map(drop))),
+        ("index", |t| t.index("first").map(drop)),
+    ];
+    let db = database();
+    let (table, other) = (table(&db), db.create_table("other", TableOptions::default()).unwrap());
+    table.put(b"a", b"x1").unwrap();
+    let handle = InterruptHandle::new();
+    let session = db.with_interrupt(&handle);
+    let trx = begin(&session, Isolation::ReadCommitted);
+    thread::scope(|scope| {
+        let dropping = during_a_call(&table, || {
+            let dropping = scope.spawn(|| db.drop_table("t"));
+            let set = InterruptHandle::new();
+            set.interrupt();
+            // A look-up that would have to wait fails: the statement decides about the name.
+            while db.with_interrupt(&set).table("t").is_ok() {
+                thread::yield_now();
+            }
+            assert_interrupted("look-up", &handle, || session.table("t").map(drop));
+            assert_interrupted("check", &handle, || session.check_live().map(drop));
+            let closing = begin(&db.with_interrupt(&set), Isolation::ReadCommitted);
+            while closing.table(&table).get(b"a").is_ok() {
+                thread::yield_now();
+            }
+            for (name, call) in calls {
+                assert_interrupted(name, &handle, || call(&trx.table(&table)));
+            }
+            dropping
+        });
+        // The transaction goes on. It has locked the table before it met the gate, so the drop waits for its end.
+        trx.table(&other).put(b"k", b"1").unwrap();
+        trx.commit().unwrap();
+        dropping.join().unwrap().unwrap();
+    });
+    assert_eq!(other.get(b"k").unwrap().as_deref(), Some(&b"1"[..]));
+}
+
+/// The wait for the key latch of a row that another call is changing, of calls and of the builder of an index.
+#[test]
+fn an_interrupt_ends_the_wait_for_a_call_on_the_same_row() {
+    type Call = fn(&TxTable<'_>) -> Result<()>;
+    let calls: [(&str, Call); 4] = [
+        ("put", |t| t.put(b"long", b"x2")),
+        ("insert", |t| t.insert(b"long", b"x2")),
+        ("delete", |t| t.delete(b"long").map(drop)),
+        ("locking read", |t| t.get_for_update(b"long").map(drop)),
+    ];
+    let db = database();
+    let table = table(&db);
+    for (name, call) in calls {
+        let trx = begin(&db, Isolation::RepeatableRead);
+        let handle = trx.interrupt_handle();
+        let within = trx.table(&table);
+        within.put(b"own", name.as_bytes()).unwrap();
+        during_a_call(&table, || {
+            assert_interrupted(name, &handle, || call(&within));
+            // The queue of the latch goes on without the call that has left it.
+            thread::scope(|scope| {
+                scope.spawn(|| table.put(b"other", b"x4").unwrap());
+            });
+        });
+        table.put(b"long", b"x3").unwrap();
+        trx.commit().unwrap();
+        assert_eq!(table.get(b"own").unwrap().as_deref(), Some(name.as_bytes()));
+        assert_eq!(table.get(b"long").unwrap().as_deref(), Some(&b"x3"[..]));
+    }
+    assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
 }

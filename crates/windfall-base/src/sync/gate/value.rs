@@ -12,7 +12,7 @@
 use core::{cell::UnsafeCell, fmt, ops::Deref};
 
 use super::{Closed, Gate, Inside};
-use crate::sync::{Mutex, Rank};
+use crate::sync::{Event, Mutex, Rank, machine};
 
 /// A value and its gate.
 pub struct Gated<T> {
@@ -59,13 +59,22 @@ impl<T> Gated<T> {
         &self.gate
     }
 
-    /// Passes the gate, see [`Gate::enter`].
-    pub fn enter(&self) -> Option<Entered<'_, T>> {
-        let inside = self.gate.enter_here()?;
+    /// Passes the gate without a wait, see [`Gate::try_enter`].
+    pub fn try_enter(&self) -> Option<Entered<'_, T>> {
+        self.gate.try_enter(machine::thread_number()).map(|inside| self.entered(inside))
+    }
+
+    /// Passes the gate, see [`Gate::enter_by`].
+    pub fn enter_by(&self, wait: impl FnMut(&Event, &mut dyn FnMut() -> bool)) -> Option<Entered<'_, T>> {
+        self.gate.enter_by(machine::thread_number(), wait).map(|inside| self.entered(inside))
+    }
+
+    fn entered<'a>(&'a self, inside: Inside<'a>) -> Entered<'a, T> {
+        debug_assert!(inside.is_of(&self.gate), "a thread inside another gate reads a value");
         // SAFETY: the value is replaced only while a `Closed` of this gate exists, and then no thread is inside. The
         // reference lives as long as `inside`, because it is accessible through `Entered` alone.
         let value = unsafe { &*self.value.get() };
-        Some(Entered { value, _inside: inside })
+        Entered { value, _inside: inside }
     }
 
     /// Reads the value from outside the gate, under the lock; `read` must be short.
@@ -114,7 +123,7 @@ mod tests {
             for _ in 0..3 {
                 scope.spawn(|| {
                     let mut last = 0;
-                    while let Some(pair) = gated.enter() {
+                    while let Some(pair) = gated.enter_by(|event, ready| event.wait(ready)) {
                         let (first, second) = *pair;
                         assert!(first == second && first >= last, "{first} and {second} after {last}");
                         assert_eq!(*pair, (first, second), "it changed meanwhile");
@@ -131,7 +140,7 @@ mod tests {
             }
             gated.gate().close_permanently();
         });
-        assert!(gated.enter().is_none());
+        assert!(gated.enter_by(|event, ready| event.wait(ready)).is_none());
     }
 
     #[test]

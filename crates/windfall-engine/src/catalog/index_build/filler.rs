@@ -26,7 +26,7 @@ use super::{
     deferred::Deferred,
 };
 use crate::{
-    error::{Owner, Result, SchemaError, UsageError},
+    error::{LockError, Owner, Result, SchemaError, UsageError},
     ids::SpaceId,
     log::LogReservation,
     mtr::Mtr,
@@ -499,7 +499,7 @@ impl<'a, 'f> IndexFiller<'a, 'f> {
         debug_assert!(at.takes_entries.get(), "an entry is applied while the tree is loaded");
         self.work_on(at);
         let _room = self.admit(at, &key.bytes)?;
-        let row_lock = self.latch(&[key]);
+        let row_lock = self.latch(&[key])?;
         let entry = match self.entry_state(at, key)? {
             EntryState::Present(entry) | EntryState::Deferred(entry) => entry,
             standing => {
@@ -585,7 +585,7 @@ impl<'a, 'f> IndexFiller<'a, 'f> {
     }
 
     /// Latches the rows of these entries: no call is changing them.
-    fn latch(&self, entries: &[&EntryKey]) -> KeyLatchGuard<'_> {
+    fn latch(&self, entries: &[&EntryKey]) -> Result<KeyLatchGuard<'_>, LockError> {
         let latches = self.catalog.transactions.key_latches();
         let space = self.rows.space().id();
         latches.latch_all(entries.iter().map(|entry| latches.name(space, entry.row())).collect())
@@ -621,7 +621,7 @@ impl<'a, 'f> IndexFiller<'a, 'f> {
     /// Refuses a row with an index key that the index cannot hold, unless the change may roll back or the row has just
     /// changed.
     fn refuse_unfit(&self, at: &Filling<'_, '_>, key: &EntryKey) -> Result<()> {
-        let _row = self.latch(&[key]);
+        let _row = self.latch(&[key])?;
         if matches!(self.entry_state(at, key)?, EntryState::Absent) { Ok(()) } else { self.defer(at, key) }
     }
 
@@ -649,7 +649,7 @@ impl<'a, 'f> IndexFiller<'a, 'f> {
     /// first entry is deferred; if one row has changed, that is noted. Returns whether the first entry will be applied
     /// again in any case, so that it need not be checked against others: a transaction may give very many rows one key.
     fn refuse_both(&self, at: &Filling<'_, '_>, one: &EntryKey, other: &EntryKey) -> Result<bool> {
-        let _rows = self.latch(&[one, other]);
+        let _rows = self.latch(&[one, other])?;
         match (self.entry_state(at, one)?, self.entry_state(at, other)?) {
             // The row has changed: its key may repeat now.
             (EntryState::Present(entry) | EntryState::Deferred(entry), _) if !entry.is_unique => Ok(false),

@@ -77,7 +77,7 @@ impl Drop for BuiltIndexes {
             && let Some(metadata_lock) = catalog.names.try_lock(&self.new.name)
             && metadata_lock.has(&self.new.name, &self.new.table)
         {
-            self.new.note_no_more(&mut self.new.table.gate().close());
+            self.new.end_notes();
         }
         let filled = Filled::again(catalog, core::mem::take(&mut self.trees));
         if self.are_published {
@@ -201,7 +201,7 @@ impl Catalog {
         let mut filled = Filled::new(self);
         let built =
             self.with_build(name, &changes, make.is_some(), options, &mut filled, |metadata_lock, build| {
-                self.reported(build, || self.fill_and_leave(metadata_lock, build, make))
+                self.reported(build, || self.fill_and_leave(metadata_lock, build, make, options))
                     .map_err(BuildFailed::end)
             });
         // The metadata lock is released by now.
@@ -219,9 +219,10 @@ impl Catalog {
         metadata_lock: &MetadataLock<'_>,
         build: &IndexBuild<'_>,
         make: Option<&mut MakeEntryOf<'_>>,
+        options: DdlOptions,
     ) -> Result<NewIndexes, BuildFailed> {
         metadata_lock.downgrade();
-        let mut new = NewIndexes::begin(self, build);
+        let mut new = NewIndexes::begin(self, build, options)?;
         let pool = self.pool.clone();
         let done =
             self.fill_with(&mut [&mut new], make, |fillers| fillers.iter().try_for_each(IndexFiller::fill));
@@ -236,7 +237,7 @@ impl Catalog {
                 Ok(new)
             }
             Err(failed) => {
-                new.note_no_more(&mut new.table.gate().close());
+                new.end_notes();
                 Err(failed)
             }
         }

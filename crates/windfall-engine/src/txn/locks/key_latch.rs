@@ -5,8 +5,10 @@
 //! its end are in the lock table.
 //!
 //! **Invariants.** A latch is named by tablespace and hash of the key (by type), so two keys may share one, which costs
-//! only time. Waiters are served in order of arrival (test: `waiters_are_served_in_order_of_arrival`). A call latches
-//! its row first and then, in one sorted acquisition, the keys of unique indexes (checked by
+//! only time. Waiters are served in order of arrival (test: `waiters_are_served_in_order_of_arrival`). An interrupt
+//! ends a wait, because the holder may be a call that waits for the source of its value; the waiter then keeps no place
+//! in the queue, and the others keep theirs (test: `a_waiter_that_is_interrupted_leaves_the_queue`). A call latches its
+//! row first and then, in one sorted acquisition, the keys of unique indexes (checked by
 //! `locks/key_latch.rs::latch_more`). Rows and index keys are in different tablespaces, so there is no deadlock
 //! (checked by `locks/key_latch.rs::latch_more`). No thread waits for a key latch while it holds a mutex or latch of
 //! another kind: the rank is asserted (checked by `sync/lock.rs::take`).
@@ -33,9 +35,9 @@ use smallvec::SmallVec;
 
 use crate::{
     env::Env,
-    error::{Error, Owner, Result, RowHolder, UsageError},
+    error::{Error, LockError, Owner, Result, RowHolder, UsageError},
     ids::SpaceId,
-    sync::{Arc, Event, Held, Mutex, Rank, is_nested},
+    sync::{Arc, Event, Held, InterruptibleWait, Mutex, Rank, Wake, is_nested},
 };
 
 const SHARDS: usize = 64;
@@ -87,24 +89,28 @@ impl LatchQueue {
 
 /// The latches of a shard that are held, without an order.
 #[derive(Debug, Default)]
-struct Queues(Vec<(LatchName, LatchQueue)>);
+struct Queues {
+    held: Vec<(LatchName, LatchQueue)>,
+    /// The tickets of threads that have left their queue before they were served.
+    left: Vec<(LatchName, u64)>,
+}
 
 impl Queues {
     fn place(&self, name: LatchName) -> Option<usize> {
-        self.0.iter().rposition(|(other, _)| *other == name)
+        self.held.iter().rposition(|(other, _)| *other == name)
     }
 
     fn get(&self, name: LatchName) -> Option<&LatchQueue> {
-        self.place(name).map(|at| &self.0[at].1)
+        self.place(name).map(|at| &self.held[at].1)
     }
 
     /// Appends a thread to the queue of a latch. Returns the ticket number with which it is served.
     fn enqueue(&mut self, name: LatchName, by: By) -> u64 {
         let at = self.place(name).unwrap_or_else(|| {
-            self.0.push((name, LatchQueue::default()));
-            self.0.len() - 1
+            self.held.push((name, LatchQueue::default()));
+            self.held.len() - 1
         });
-        self.0[at].1.enqueue(by)
+        self.held[at].1.enqueue(by)
     }
 
     /// Removes the thread that was served from the queue of a latch.
@@ -112,10 +118,41 @@ impl Queues {
         let at = self.place(name);
         debug_assert!(at.is_some(), "a key latch is released that is not held");
         if let Some(at) = at
-            && self.0[at].1.dequeue(by)
+            && (self.held[at].1.dequeue(by) || self.pass_over_left(at))
         {
-            self.0.swap_remove(at);
+            self.held.swap_remove(at);
         }
+    }
+
+    /// Removes a thread from the queue of a latch before it is served. Returns `false` if it is served now.
+    fn leave(&mut self, name: LatchName, ticket: u64, by: By) -> bool {
+        let at = self.place(name).expect("a thread waits in the queue");
+        let queue = &mut self.held[at].1;
+        if queue.serving == ticket {
+            return false;
+        }
+        debug_assert!(
+            (queue.serving..queue.next).contains(&ticket),
+            "a thread leaves a queue in which it is not"
+        );
+        queue.calls -= u64::from(by == By::Call);
+        self.left.push((name, ticket));
+        true
+    }
+
+    /// Passes over the threads that have left a queue and would be served next. Returns whether the queue is empty.
+    fn pass_over_left(&mut self, at: usize) -> bool {
+        let (name, queue) = &mut self.held[at];
+        while let Some(left) = self.left.iter().position(|left| *left == (*name, queue.serving)) {
+            self.left.swap_remove(left);
+            queue.serving += 1;
+        }
+        let is_empty = queue.serving == queue.next;
+        debug_assert!(
+            !is_empty || self.left.iter().all(|(left, _)| left != name),
+            "a queue is empty, and a thread that has left it is not passed over"
+        );
+        is_empty
     }
 }
 
@@ -126,10 +163,23 @@ struct Shard {
     moved: Event,
 }
 
+/// Wakes the threads that wait in a shard.
+#[derive(Debug)]
+struct WakeShard {
+    shards: Arc<[Shard]>,
+    at: usize,
+}
+
+impl Wake for WakeShard {
+    fn wake(&self) {
+        self.shards[self.at].moved.notify();
+    }
+}
+
 /// The latches that are held or waited for.
 #[derive(Debug)]
 pub(crate) struct KeyLatches {
-    shards: Box<[Shard]>,
+    shards: Arc<[Shard]>,
     hasher: RandomState,
     env: Arc<dyn Env>,
 }
@@ -158,14 +208,18 @@ impl KeyLatches {
         LatchName { space, hash: self.hasher.hash_one(key) }
     }
 
+    fn shard_number(name: LatchName) -> usize {
+        (name.hash ^ name.space.0) as usize % SHARDS
+    }
+
     fn shard(&self, name: LatchName) -> &Shard {
-        &self.shards[(name.hash ^ name.space.0) as usize % SHARDS]
+        &self.shards[Self::shard_number(name)]
     }
 
     /// Acquires the latch of a call's row. A nested call waits for no other call.
     ///
     /// # Errors
-    /// [`UsageError::WaitInCall`] if it would have to wait and must not.
+    /// [`UsageError::WaitInCall`] if it would have to wait and must not; [`LockError::Interrupted`].
     pub(crate) fn latch_in_call(&self, name: LatchName) -> Result<KeyLatchGuard<'_>> {
         let mut guard = KeyLatchGuard { latches: self, by: By::Call, held: SmallVec::new() };
         guard.acquire_in_call(name)?;
@@ -173,7 +227,10 @@ impl KeyLatches {
     }
 
     /// Acquires the latches of several rows for a worker, which holds none of them while it waits for another.
-    pub(crate) fn latch_all(&self, mut names: Vec<LatchName>) -> KeyLatchGuard<'_> {
+    ///
+    /// # Errors
+    /// [`LockError::Interrupted`], if the worker runs on the thread of a statement.
+    pub(crate) fn latch_all(&self, mut names: Vec<LatchName>) -> Result<KeyLatchGuard<'_>, LockError> {
         names.sort_unstable();
         names.dedup();
         let mut awaited = names.first().copied();
@@ -181,13 +238,13 @@ impl KeyLatches {
             let mut guard =
                 KeyLatchGuard { latches: self, by: By::Worker, held: SmallVec::with_capacity(names.len()) };
             if let Some(name) = awaited {
-                guard.acquire_waiting(name);
+                guard.acquire(name, true)?;
             }
             let others = names.iter().filter(|name| Some(**name) != awaited);
             awaited = others.copied().find(|name| !guard.try_acquire(*name));
             if awaited.is_none() {
                 debug_assert!(guard.held.len() == names.len(), "a worker has all latches that it requested");
-                return guard;
+                return Ok(guard);
             }
         }
     }
@@ -227,31 +284,46 @@ impl KeyLatchGuard<'_> {
     }
 
     fn acquire_in_call(&mut self, name: LatchName) -> Result<()> {
-        if self.acquire(name, !is_nested()) { Ok(()) } else { Err(busy()) }
-    }
-
-    fn acquire_waiting(&mut self, name: LatchName) {
-        self.acquire(name, true);
+        if self.acquire(name, !is_nested())? { Ok(()) } else { Err(busy()) }
     }
 
     /// Queues for a latch and waits to be served, unless it would have to wait for a call and must not. Returns whether
     /// the latch was acquired.
-    fn acquire(&mut self, name: LatchName, waits_for_calls: bool) -> bool {
+    fn acquire(&mut self, name: LatchName, waits_for_calls: bool) -> Result<bool, LockError> {
         drop(Held::take(Rank::Row));
         let shard = self.latches.shard(name);
         let ticket = {
             let mut queues = shard.queues.lock();
             if !waits_for_calls && queues.get(name).is_some_and(|queue| queue.calls > 0) {
-                return false;
+                return Ok(false);
             }
             queues.enqueue(name, self.by)
         };
-        let served = || shard.queues.lock().get(name).is_some_and(|queue| queue.serving == ticket);
-        if ticket > 0 && !served() {
-            self.latches.env.wait(&shard.moved, &mut || served());
+        if ticket > 0 {
+            self.await_turn(name, ticket)?;
         }
         self.held.push(name);
-        true
+        Ok(true)
+    }
+
+    /// Waits until a thread in the queue is served.
+    #[cold]
+    fn await_turn(&self, name: LatchName, ticket: u64) -> Result<(), LockError> {
+        let (latches, shard) = (self.latches, self.latches.shard(name));
+        let is_served = || shard.queues.lock().get(name).is_some_and(|queue| queue.serving == ticket);
+        if is_served() {
+            return Ok(());
+        }
+        let at = KeyLatches::shard_number(name);
+        let waiting =
+            InterruptibleWait::begin_by(|| Arc::new(WakeShard { shards: latches.shards.clone(), at }));
+        latches.env.wait(&shard.moved, &mut || is_served() || waiting.is_interrupted());
+        // It may have been served since.
+        if waiting.is_interrupted() && shard.queues.lock().leave(name, ticket, self.by) {
+            return Err(LockError::Interrupted);
+        }
+        debug_assert!(is_served(), "a thread that was not served has a latch");
+        Ok(())
     }
 }
 
@@ -275,7 +347,7 @@ mod tests {
     use crate::{
         env::RealEnv,
         sync::{
-            Gate,
+            Gate, Interrupt,
             atomic::{
                 AtomicBool, AtomicU64,
                 Ordering::{Relaxed, SeqCst},
@@ -306,7 +378,7 @@ mod tests {
             thread.join().unwrap();
         }
         assert_eq!(sum.load(Relaxed), 8000);
-        assert!(latches.shards.iter().all(|shard| shard.queues.lock().0.is_empty()));
+        assert!(latches.shards.iter().all(Shard::is_empty));
     }
 
     fn latches() -> KeyLatches {
@@ -351,7 +423,7 @@ mod tests {
             assert!(row.latch_more(vec![names[0]]).is_err());
         });
         drop(call);
-        assert!(latches.shards.iter().all(|shard| shard.queues.lock().0.is_empty()));
+        assert!(latches.shards.iter().all(Shard::is_empty));
     }
 
     #[test]
@@ -361,7 +433,7 @@ mod tests {
         for (held, other) in [(names[0], names[1]), (names[1], names[0])] {
             let call = latches.latch_in_call(held).unwrap();
             thread::scope(|scope| {
-                let worker = scope.spawn(|| drop(latches.latch_all(names.to_vec())));
+                let worker = scope.spawn(|| latches.latch_all(names.to_vec()).map(drop).unwrap());
                 while !latches.is_awaited(held) {
                     assert!(!worker.is_finished(), "it did not wait");
                     thread::yield_now();
@@ -373,7 +445,7 @@ mod tests {
                 worker.join().unwrap();
             });
         }
-        assert!(latches.shards.iter().all(|shard| shard.queues.lock().0.is_empty()));
+        assert!(latches.shards.iter().all(Shard::is_empty));
     }
 
     #[test]
@@ -386,8 +458,11 @@ mod tests {
             for n in 1..=4 {
                 let (latches, served) = (&latches, &served);
                 scope.spawn(move || {
-                    let guard =
-                        if n == 3 { Ok(latches.latch_all(vec![name])) } else { latches.latch_in_call(name) };
+                    let guard = if n == 3 {
+                        Ok(latches.latch_all(vec![name]).unwrap())
+                    } else {
+                        latches.latch_in_call(name)
+                    };
                     served.lock().push(n);
                     guard.map(drop)
                 });
@@ -398,6 +473,60 @@ mod tests {
             drop(call);
         });
         assert_eq!(*served.lock(), [1, 2, 3, 4]);
+    }
+
+    /// One of four waiters is interrupted, whichever it is: the others are served in order of arrival.
+    #[test]
+    fn a_waiter_that_is_interrupted_leaves_the_queue() {
+        let latches = latches();
+        let name = latches.name(SpaceId(20), &[1]);
+        for left in [vec![1], vec![3], vec![4], vec![1, 2], vec![2, 4], vec![1, 2, 3, 4]] {
+            let served = Mutex::new(Rank::Leaf, Vec::new());
+            let interrupts: Vec<Arc<Interrupt>> = (1..=4).map(|_| Arc::default()).collect();
+            let call = latches.latch_in_call(name).unwrap();
+            thread::scope(|scope| {
+                let mut waiters = Vec::new();
+                for n in 1..=4 {
+                    let (latches, served, interrupt) = (&latches, &served, &interrupts[n - 1]);
+                    waiters.push(scope.spawn(move || {
+                        let _entered = interrupt.enter();
+                        let guard = if n == 3 {
+                            latches.latch_all(vec![name]).map_err(Error::from)
+                        } else {
+                            latches.latch_in_call(name)
+                        }?;
+                        served.lock().push(n);
+                        drop(guard);
+                        Ok(())
+                    }));
+                    while latches.waiting(name) < n as u64 {
+                        thread::yield_now();
+                    }
+                }
+                let mut waiters: Vec<_> = waiters.into_iter().map(Some).collect();
+                for n in &left {
+                    // The holder still has the latch.
+                    interrupts[n - 1].interrupt();
+                    interrupts[n - 1].clear();
+                    let done: Result<()> = waiters[n - 1].take().unwrap().join().unwrap();
+                    assert!(matches!(done, Err(Error::Lock(LockError::Interrupted))), "{done:?}");
+                }
+                let calls = 1 + [1, 2, 4].iter().filter(|n| !left.contains(n)).count() as u64;
+                assert_eq!(latches.shard(name).queues.lock().get(name).unwrap().calls, calls);
+                drop(call);
+                waiters.into_iter().flatten().for_each(|waiter| waiter.join().unwrap().unwrap());
+            });
+            let others: Vec<usize> = (1..=4).filter(|n| !left.contains(n)).collect();
+            assert_eq!(*served.lock(), others, "{left:?} have left");
+            assert!(latches.shards.iter().all(Shard::is_empty));
+        }
+    }
+
+    impl Shard {
+        fn is_empty(&self) -> bool {
+            let queues = self.queues.lock();
+            queues.held.is_empty() && queues.left.is_empty()
+        }
     }
 
     impl KeyLatches {

@@ -85,6 +85,7 @@ pub use owner::{CallStart, Inserter, LockOwner, OwnerOptions};
 pub use request::{
     Deadlock, DeadlockMember, HeldLock, Lock, LockRequest, LockTimeout, LockWait, RowName, Waiting, Waits,
 };
+pub(crate) use whole_table::LEAST_FOR_PASSERS;
 pub use whole_table::{HeldOnTable, WholeTable};
 
 use crate::{

@@ -50,7 +50,7 @@ use crate::{
 const INTERRUPT_INTERVAL: Duration = Duration::from_millis(50);
 /// The least time that a wait for those inside a gate lasts, whatever the timeout: plain reads are among them, and last
 /// a moment.
-const LEAST_FOR_PASSERS: Duration = Duration::from_millis(100);
+pub(crate) const LEAST_FOR_PASSERS: Duration = Duration::from_millis(100);
 
 /// A table, for locks on it as a whole.
 pub trait WholeTable: fmt::Debug + Send + Sync + 'static {

@@ -43,7 +43,7 @@ use super::{
 use crate::{
     error::{Blockers, LockError, Result},
     ids::{SpaceId, TrxId},
-    sync::Arc,
+    sync::{Arc, LongWork},
     txn::{
         locks::{LockRequest, LockTimeout, TableMode},
         undo::{position::byte_of, rollback::LOG_BYTES_OF_END},
@@ -233,10 +233,25 @@ fn continue_rollback(transactions: &Transactions, trx: Suspended, mut from: Roll
 }
 
 /// Waits until no background rollback has changes left in a table, or those that have cannot continue.
-pub fn await_progressing_rollbacks(transactions: &Transactions, space: SpaceId, at_most: Duration) {
+///
+/// # Errors
+/// [`LockError::Interrupted`].
+pub fn await_progressing_rollbacks(
+    transactions: &Transactions,
+    space: SpaceId,
+    at_most: Duration,
+) -> Result<(), LockError> {
     let env = &transactions.pool().context().env;
+    let began = transactions.now();
     let is_over = || !transactions.rollbacks().makes_progress(space);
-    env.wait_unhindered(&transactions.rollbacks().moved, at_most, &mut || is_over());
+    loop {
+        let left = at_most.saturating_sub(transactions.now().saturating_sub(began));
+        if is_over() || left.is_zero() {
+            return Ok(());
+        }
+        LongWork::check()?;
+        env.wait_unhindered(&transactions.rollbacks().moved, left.min(CALL_INTERVAL), &mut || is_over());
+    }
 }
 
 /// Waits until no background rollback has changes left in a table, and calls `between` from time to time: again at once
