@@ -178,7 +178,7 @@ fn a_check_piece_of_a_large_tree_is_as_short_as_of_a_small_one() {
     let (mut blocks, mut longest, mut most_reported) = (0u64, 0, 0);
     loop {
         let before = work::so_far();
-        let has_ended = check_some(engine, &"t".into(), &mut pieces, &mut report, &mut named);
+        let has_ended = check_some(engine, &"t".into(), &mut pieces, &mut report, &mut named).unwrap();
         longest = longest.max((work::so_far() - before).of(Work::Frame));
         let reported = report.findings.len();
         pieces.report_suspects(&mut report);
@@ -457,7 +457,7 @@ fn a_value_that_a_rollback_puts_back_between_two_pieces_is_not_lost() {
     env.run_workers(500);
     let (mut report, mut named) = (CheckReport::default(), BTreeSet::new());
     let (mut pieces, mut blocks) = (Pieces::new(&db.engine, CHECK_PAGES_PER_STEP), 0);
-    while !check_some(&db.engine, &"t".into(), &mut pieces, &mut report, &mut named) {
+    while !check_some(&db.engine, &"t".into(), &mut pieces, &mut report, &mut named).unwrap() {
         pieces.report_suspects(&mut report);
         // The walk saw the row as the transaction had left it.
         trx.take().into_iter().for_each(|trx| trx.rollback().unwrap());
