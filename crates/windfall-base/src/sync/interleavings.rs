@@ -302,7 +302,9 @@ fn an_interrupt_ends_the_waits_at_a_gate() {
             passer.join().unwrap();
         }
         drop(inside);
-        gates.iter().for_each(|gate| drop(gate.0.close()));
+        for gate in gates.iter() {
+            drop(gate.0.close());
+        }
     });
 }
 

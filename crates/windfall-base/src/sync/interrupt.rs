@@ -7,7 +7,8 @@
 //!
 //! **Invariants.** A wait in progress when the interrupt comes is ended, even if the interrupt is withdrawn at once
 //! (test: `an_interrupt_ends_the_wait_in_progress_although_it_is_withdrawn`). A wait that begins later is ended until
-//! the interrupt is withdrawn (test: `an_interrupt_lasts_until_it_is_withdrawn`). No interrupt is lost between the
+//! the interrupt is withdrawn (test: `an_interrupt_lasts_until_it_is_withdrawn`). A wait that is to end never goes on
+//! (test: `a_wait_that_begins_interrupted_ends_although_the_interrupt_is_withdrawn`). No interrupt is lost between the
 //! check of a wait and the wait (test: `an_interrupted_wait_ends`): a wait first registers what wakes it and then
 //! checks for the interrupt, and an interrupt is first set and then wakes what is registered. With calls within calls
 //! the interrupt of the innermost one that has any applies (test: `the_innermost_interrupt_applies`). Long work is
@@ -190,7 +191,7 @@ pub struct InterruptibleWait(Option<Registered>);
 struct Registered {
     interrupt: Arc<Interrupt>,
     wake: Arc<dyn Wake>,
-    /// The state of the interrupt before the wait was registered.
+    /// The state of the interrupt before the interrupts that end the wait.
     before: u64,
 }
 
@@ -203,10 +204,17 @@ impl InterruptibleWait {
     /// As [`InterruptibleWait::begin`], of what is made only if the calls of this thread can be interrupted.
     pub fn begin_by<W: Wake + 'static>(wake: impl FnOnce() -> Arc<W>) -> Self {
         let Some(interrupt) = Interrupt::current() else { return Self::never() };
-        let before = interrupt.state.load(SeqCst);
+        let state = interrupt.state.load(SeqCst);
+        // The interrupt that lasts is one of the wait's own, also if it is withdrawn meanwhile.
+        let before = if state & IS_SET == 0 { state } else { state - ONE_MORE };
         let wake: Arc<dyn Wake> = wake();
         interrupt.waits.lock().push(wake.clone());
         Self(Some(Registered { interrupt, wake, before }))
+    }
+
+    /// Begins a wait of a thread that looks for the interrupt from time to time, so that nothing has to wake it.
+    pub fn polled() -> Self {
+        Self::begin_by(|| Arc::new(Event::new()))
     }
 
     /// Returns a wait that nothing interrupts.
@@ -214,11 +222,10 @@ impl InterruptibleWait {
         Self(None)
     }
 
-    /// Returns whether the wait must end.
+    /// Returns whether the wait must end. Once it must, it must for good.
     pub fn is_interrupted(&self) -> bool {
         self.0.as_ref().is_some_and(|Registered { interrupt, before, .. }| {
-            let now = interrupt.state.load(SeqCst);
-            now & IS_SET != 0 || now / ONE_MORE != before / ONE_MORE
+            interrupt.state.load(SeqCst) / ONE_MORE != before / ONE_MORE
         })
     }
 }
@@ -283,6 +290,18 @@ mod tests {
             assert_eq!(interrupt.waits.lock().len(), 1);
         }
         assert!(interrupt.waits.lock().is_empty());
+    }
+
+    /// A waiter asks more than once, and gives up what it waited for if the last answer says so.
+    #[test]
+    fn a_wait_that_begins_interrupted_ends_although_the_interrupt_is_withdrawn() {
+        let (interrupt, event) = (Arc::new(Interrupt::default()), Arc::new(Event::new()));
+        let _entered = interrupt.enter();
+        interrupt.interrupt();
+        let waiting = InterruptibleWait::begin(&event);
+        interrupt.clear();
+        assert!(waiting.is_interrupted());
+        assert!(!InterruptibleWait::begin(&event).is_interrupted());
     }
 
     #[test]

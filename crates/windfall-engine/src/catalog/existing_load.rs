@@ -26,10 +26,10 @@ use super::{
     table_load::{LoadLimits, LoadedValue, TableLoader},
 };
 use crate::{
-    error::{Error, Owner, Result, SchemaError},
+    error::{Error, LockError, Owner, Result, SchemaError},
     ids::SpaceId,
     store::Tree,
-    sync::{Arc, Closed, LongWork},
+    sync::{Arc, Closed, InterruptibleWait, LongWork},
     system::Change,
     tablespace::CounterKind,
     tree::Seek,
@@ -117,13 +117,13 @@ impl Catalog {
             }
             drop(closed_and_lock);
             metadata_lock.downgrade();
+            let waiting = InterruptibleWait::polled();
             background_rollback::await_rollbacks(
                 &self.transactions,
                 space,
                 self.wait_left(options),
                 &mut || {
-                    LongWork::check()?;
-                    Ok(false)
+                    if waiting.is_interrupted() { Err(LockError::Interrupted.into()) } else { Ok(false) }
                 },
             )?;
             metadata_lock.upgrade();

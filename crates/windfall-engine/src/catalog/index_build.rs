@@ -105,6 +105,7 @@ use super::{
     table::{Table, TableSchema},
 };
 use crate::{
+    env::Env,
     error::{Error, LockError, Result, UsageError},
     row::FieldSet,
     store::Tree,
@@ -220,7 +221,11 @@ impl NewIndexes {
         let row_log = Arc::new(RowLog::new(filled.collect(), bounds.most, env));
         let following = catalog.transactions.followers().follow(table.space(), row_log.clone());
         let closed = Table::close_all(core::iter::once(*table), catalog.time_limit(options));
-        let mut closed = closed.map_err(|error| BuildFailed { error: error.into(), panic: None })?;
+        let mut closed = closed.map_err(|error| {
+            // A rollback may wait for room in it.
+            row_log.end();
+            BuildFailed { error: error.into(), panic: None }
+        })?;
         let closed = &mut closed[0];
         let old = table.closed_schema(closed).clone();
         let rows = old.clustered.clone();
@@ -248,11 +253,12 @@ impl NewIndexes {
         self.table.with_schema(is_noting) && !self.rows.space().is_dropped()
     }
 
-    /// Ends the noting of changes, unless an interrupt ends the wait for the calls on the table: then the log, which is
-    /// about to end, stays in the schema until the next statement replaces that.
-    fn end_notes(&self) {
-        if let Ok(mut closed) = self.table.close() {
-            self.note_no_more(&mut closed);
+    /// Ends the noting of changes for good. If calls stay on the table for long, the ended log stays in the schema until
+    /// the next statement replaces that.
+    fn end_notes(&self, env: &dyn Env) {
+        self.row_log.end();
+        if let Ok(mut closed) = Table::close_all(core::iter::once(&self.table), Some((env.now(), env))) {
+            self.note_no_more(&mut closed[0]);
         }
     }
 
@@ -313,7 +319,7 @@ impl Catalog {
                 self.carry_out_built(metadata_lock, plan, fillers, build.mode, options)
             });
             if done.is_err() {
-                new.end_notes();
+                new.end_notes(&*self.pool.context().env);
             }
             done
         })

@@ -1,9 +1,12 @@
 //! Interrupts by a handle: which waits they end, and what goes on.
 
 use std::{
-    sync::{Arc, mpsc},
+    sync::{
+        Arc,
+        mpsc::{self, RecvTimeoutError},
+    },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use windfall::{
@@ -321,16 +324,75 @@ fn a_statement_that_gives_up_leaves_its_tables_open() {
             assert_open("after an interrupt");
             let busy = statement(&db.with_ddl_timeout(Duration::ZERO));
             assert!(matches!(busy, Err(Error::Lock(LockError::Busy(_)))), "{name}: {busy:?}");
+            let begun = Instant::now();
             let timed_out = statement(&db.with_ddl_timeout(Duration::from_millis(120)));
+            assert!(begun.elapsed() >= Duration::from_millis(120), "{name}: {:?}", begun.elapsed());
             let Err(Error::Lock(LockError::TimedOut { waited, .. })) = &timed_out else {
                 panic!("{name}: {timed_out:?}")
             };
-            assert!(*waited >= Duration::from_millis(120), "{name}: {waited:?}");
+            assert!(*waited > Duration::ZERO, "{name}: {waited:?}");
             assert!(timed_out.unwrap_err().to_string().contains("calls in progress"), "{name}");
             assert_open("after a timeout");
         });
         statement(&session).unwrap();
         assert_eq!(db.check().unwrap().findings, Vec::<String>::new(), "{name}");
+    }
+}
+
+/// A build that has filled its index gives up, at its limit or by an interrupt, while a call stays on the table that has
+/// begun meanwhile: the statement ends before the call does.
+#[test]
+fn an_index_build_gives_up_although_a_call_stays_on_the_table() {
+    for by_interrupt in [false, true] {
+        let db = database();
+        let table = db.create_table("t", TableOptions::default()).unwrap();
+        table.put(b"a", b"x1").unwrap();
+        let handle = InterruptHandle::new();
+        let session = if by_interrupt {
+            db.with_interrupt(&handle)
+        } else {
+            db.with_ddl_timeout(Duration::from_millis(120))
+        };
+        let (entered, is_inside) = mpsc::channel();
+        let (leave, may_leave) = mpsc::channel::<()>();
+        thread::scope(|scope| {
+            let mut stays = Some(move || {
+                entered.send(()).unwrap();
+                may_leave.recv().expect_err("it has been dropped");
+            });
+            let _leaves = leave;
+            let table = &table;
+            let (ended, has_ended) = mpsc::channel::<()>();
+            // Again and again: it ends the wait that is in progress.
+            let handle = &handle;
+            let mut interrupts = by_interrupt.then_some(move || {
+                while has_ended.recv_timeout(Duration::from_millis(10)) == Err(RecvTimeoutError::Timeout) {
+                    handle.interrupt();
+                    handle.clear();
+                }
+            });
+            let made = session.create_index_with("t", "i", IndexOptions::supplied(4), |_, value, entry| {
+                if let Some(stays) = stays.take() {
+                    let mut source = super::calls::From(Some(stays));
+                    scope.spawn(move || table.put_stream(b"long", super::calls::LONG, &mut source).unwrap());
+                    is_inside.recv().unwrap();
+                    interrupts.take().map(|interrupts| scope.spawn(interrupts));
+                }
+                entry.key.extend_from_slice(value);
+                Ok(true)
+            });
+            drop(ended);
+            let is_right = match &made {
+                Err(Error::Lock(LockError::TimedOut { .. })) => !by_interrupt,
+                made => by_interrupt && is_interrupted(made),
+            };
+            assert!(is_right, "{made:?}");
+            table.put(b"b", b"x2").unwrap();
+        });
+        assert!(table.index("i").is_err() && table.get(b"long").unwrap().is_some());
+        assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
+        db.create_index("t", "i", IndexOptions::on_value(0..1)).unwrap();
+        assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
     }
 }
 

@@ -108,7 +108,7 @@ impl World {
         for _ in 0..updates {
             let (row, round) = (self.updates % ROWS, self.updates / ROWS + 1);
             let (key, value) = (row.to_be_bytes(), self.value(row, round));
-            if self.updates % 2 == 0 {
+            if self.updates.is_multiple_of(2) {
                 self.table.update(&key, &value).unwrap();
             } else {
                 let trx = begin(&self.db, Isolation::RepeatableRead);

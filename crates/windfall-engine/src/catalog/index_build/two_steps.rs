@@ -77,7 +77,7 @@ impl Drop for BuiltIndexes {
             && let Some(metadata_lock) = catalog.names.try_lock(&self.new.name)
             && metadata_lock.has(&self.new.name, &self.new.table)
         {
-            self.new.end_notes();
+            self.new.end_notes(&*catalog.pool.context().env);
         }
         let filled = Filled::again(catalog, core::mem::take(&mut self.trees));
         if self.are_published {
@@ -237,7 +237,7 @@ impl Catalog {
                 Ok(new)
             }
             Err(failed) => {
-                new.end_notes();
+                new.end_notes(&*self.pool.context().env);
                 Err(failed)
             }
         }

@@ -43,7 +43,7 @@ use super::{
 use crate::{
     error::{Blockers, LockError, Result},
     ids::{SpaceId, TrxId},
-    sync::{Arc, LongWork},
+    sync::{Arc, InterruptibleWait},
     txn::{
         locks::{LockRequest, LockTimeout, TableMode},
         undo::{position::byte_of, rollback::LOG_BYTES_OF_END},
@@ -244,12 +244,15 @@ pub fn await_progressing_rollbacks(
     let env = &transactions.pool().context().env;
     let began = transactions.now();
     let is_over = || !transactions.rollbacks().makes_progress(space);
+    let waiting = InterruptibleWait::polled();
     loop {
         let left = at_most.saturating_sub(transactions.now().saturating_sub(began));
         if is_over() || left.is_zero() {
             return Ok(());
         }
-        LongWork::check()?;
+        if waiting.is_interrupted() {
+            return Err(LockError::Interrupted);
+        }
         env.wait_unhindered(&transactions.rollbacks().moved, left.min(CALL_INTERVAL), &mut || is_over());
     }
 }
