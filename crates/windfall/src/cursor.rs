@@ -560,21 +560,29 @@ impl Cursor {
     /// show that, or has rolled back a part of itself, which they may show.
     fn discard_outdated(&mut self, inner: &Inner) -> Result<()> {
         if !self.is_current(inner) {
-            self.entries.discard_batch()?;
+            self.discard_batch()?;
             self.seen = self.changes(inner);
         }
         Ok(())
     }
 
     /// As [`Cursor::discard_outdated`], for a cursor that locks each row and reads it again: it passes over a row only
-    /// if the entry was not there when it read ahead.
+    /// if the entry was not there, or was no row's, when it read ahead. A row that the transaction has locked since, to
+    /// change it, may be one of those; what the cursor has found it has locked itself.
     fn discard_before_additions(&mut self, inner: &Inner) -> Result<()> {
         let additions = inner.additions_to(self.table.space());
         if additions != self.seen {
-            self.entries.discard_batch()?;
+            self.discard_batch()?;
             self.seen = additions;
         }
         Ok(())
+    }
+
+    /// Discards the entries that were read ahead. A cursor that is past an end reads the tree for that.
+    fn discard_batch(&mut self) -> Result<()> {
+        let _call = self.table.enter()?;
+        self.tree.space().check_live()?;
+        self.entries.discard_batch()
     }
 
     /// Returns whether the transaction has neither changed the table nor rolled back since entries were read ahead.

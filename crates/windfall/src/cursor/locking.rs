@@ -145,11 +145,13 @@ impl Cursor {
     fn try_lock_range(&mut self) -> Result<()> {
         self.engine.check_open()?;
         let Reader::InTransaction(scope, lock) = self.reader.clone() else { return Ok(()) };
-        let mode = lock.map(|lock| lock.mode).or(scope.plain_read_lock());
-        let Some(mode) = mode.filter(|_| scope.locks_gaps()) else { return Ok(()) };
         let mut call = scope.begin_call()?;
-        let locked = self.lock_limits(&scope, &mut call.inner, mode);
+        let mode = lock.map(|lock| lock.mode).or(scope.plain_read_lock()).filter(|_| scope.locks_gaps());
+        let locked = mode.map_or(Ok(()), |mode| self.lock_limits(&scope, &mut call.inner, mode));
         call.finish(locked)?;
+        if mode.is_none() {
+            return Ok(());
+        }
         // What was read ahead may be older than the lock.
         self.entries.reset();
         (self.at, self.beyond, self.ended, self.releasable) = (At::Nothing, None, None, None);

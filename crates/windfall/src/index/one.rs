@@ -417,6 +417,8 @@ impl<A: Access> Index<A> {
                             swap(version, entry.value_mut());
                             return Ok(Looked::Committed);
                         }
+                        // Its change may have been committed since the lock was refused.
+                        is_sure &= !has_left(trx)?;
                     }
                     Err(stop) => return Err(stop),
                 }

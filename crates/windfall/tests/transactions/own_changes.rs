@@ -5,7 +5,7 @@ use std::time::Duration;
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use windfall::{
     Batch, Cursor, Database, IndexBatch, IndexCursor, IndexOptions, Isolation, Seek, Table, TableOptions,
-    TxTable,
+    TransactionOptions, TxTable,
 };
 use windfall_base::sync::work::{Work, so_far};
 
@@ -175,6 +175,42 @@ fn later_changes_are_found(locks: Locks) {
 }
 
 /// A cursor that has found nothing has read ahead, too.
+/// A row of another transaction that has come, or has gone, since the cursor has read ahead.
+#[test]
+fn a_locking_cursor_finds_its_transactions_changes_of_rows_that_came_later() {
+    for isolation in [Isolation::ReadCommitted, Isolation::ReadUncommitted] {
+        for by_index in [false, true] {
+            for comes_back in [false, true] {
+                let db = database();
+                let table = filled(&db, "t");
+                let keeps_marked = db.begin(TransactionOptions::default().isolation(Isolation::Snapshot));
+                keeps_marked.table(&table).get(b"x").unwrap();
+                let trx = begin(&db, isolation);
+                let within = trx.table(&table);
+                let index = within.index("i").unwrap();
+                let mut rows = within.cursor_for_update().unwrap();
+                let mut by = index.cursor_for_update().unwrap();
+                let mut next = || {
+                    let found = if by_index { by.next() } else { rows.next() }.unwrap();
+                    let row = if by_index { by.row().map(|entry| entry.key) } else { rows.key() };
+                    row.filter(|_| found).map(<[u8]>::to_vec)
+                };
+                assert_eq!(next(), Some(vec![0]));
+                table.insert(&[0, 7], &[0, 5]).unwrap();
+                if comes_back {
+                    table.delete(&[0, 7]).unwrap();
+                    within.insert(&[0, 7], &[0, 6]).unwrap();
+                } else {
+                    within.update(&[0, 7], &[0, 6]).unwrap();
+                }
+                let why = format!("{isolation:?}, by index: {by_index}, comes back: {comes_back}");
+                assert_eq!(next(), Some(vec![0, 7]), "{why}");
+                assert_eq!(next(), Some(vec![1]), "{why}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_cursor_past_an_end_finds_later_changes_of_its_transaction() {
     let db = database();

@@ -13,7 +13,7 @@ use super::{
     conflict::{Blocked, Stop},
     edit::Mode,
     plan::{Plan, Planned, fits, is_wanted},
-    row_lock::{blocked_by, check_gap, is_live, may_write, row_name},
+    row_lock::{blocked_by, check_gap, held_before, is_live, may_write, row_name},
     target::RowTarget,
 };
 use crate::{
@@ -136,6 +136,14 @@ impl<'t> ClusteredChange<'_, 't> {
         }
     }
 
+    /// Returns whether a cursor of the transaction that locks what it finds may have read ahead without this entry, or
+    /// without a row in it.
+    fn may_be_unread(&self, trx: &Trx<'_>, header: Option<EntryHeader>) -> bool {
+        let is_of_others = |header: EntryHeader| Some(header.trx) != trx.id();
+        !is_live(header)
+            || header.is_some_and(is_of_others) && held_before(trx, self.target.clustered, self.key).is_none()
+    }
+
     fn attempt<'e: 't>(&self, trx: &mut Trx<'e>, plan: &Plan<'_>) -> Result<Attempt, Stop> {
         let Self { target, key, new, mode, last, read } = *self;
         let tree = target.clustered;
@@ -190,7 +198,8 @@ impl<'t> ClusteredChange<'_, 't> {
             tree.space().row_count().add(if live { -1 } else { 1 });
         }
         trx.write_undo(&mut mtr, &mut tail, place, record, tree.space().id(), plan.planned.len());
-        if matches!(change, RowChange::Insert) || plan.planned.iter().any(Planned::adds) {
+        if plan.planned.iter().any(Planned::adds) || new.is_some() && !last && self.may_be_unread(trx, header)
+        {
             trx.note_addition();
         }
         if target.durability() == Durability::Logged {
