@@ -241,6 +241,11 @@ pub(crate) struct BenchArgs {
     /// drop must not depend on, such as rows.
     #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
     pub only: Vec<String>,
+    /// `transactions`: also the part aged-view, in which a read view stays open for thirty minutes, once while no index
+    /// key changes and once while keys change. It takes more than an hour, and some tens of gigabytes of disk for the
+    /// undo that the view keeps.
+    #[arg(long)]
+    pub long: bool,
     /// `calls`: the folder of the programs that it measures [default: ../no-lto/examples, from the folder of this
     /// program].
     #[arg(long, value_name = "DIR")]

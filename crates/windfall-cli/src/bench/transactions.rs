@@ -35,6 +35,9 @@ pub(super) fn run(bench: &mut Bench) {
     bench.part("commits", commits);
     bench.part("mix", mix);
     bench.part("views", views::run);
+    if bench.options.long {
+        bench.part("aged-view", views::run_aged);
+    }
     bench.part("undo", undo::run);
 }
 

@@ -2,12 +2,14 @@
 //!
 //! **Purpose.** Two threads update rows as fast as they can while a transaction that has read something stays open. Its
 //! read view keeps undo from purge. The benchmark measures the slowdown of the updates, the memory, and the time until
-//! the undo is purged after the view has ended.
+//! the undo is purged after the view has ended. A long run (`--long`) measures whether the updates become slower as the
+//! view grows older.
 //!
 //! **Method.** The rate with the view is compared with that before it, in one run. The load continues after the view
 //! has ended: purge must be faster than the load. The pool holds all entries that the load leaves in the trees while
 //! the view exists: if they were on disk, both load and purge would wait for reads. An update of a column without an
-//! index changes no index key, an update of `k` does.
+//! index changes no index key, an update of `k` does. In a long run the rate in the thirtieth minute of the view is
+//! compared with that in its first.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -35,13 +37,56 @@ const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
 /// Seconds until the undo must be purged if no key has changed.
 const PURGED_WITHIN: f64 = 5.0;
 
+/// The age in minutes at which a long run compares.
+const AGED: u32 = 30;
+/// The least rate in the last minute of a long run, relative to that in the first: the rest is noise.
+const AGED_OVER_YOUNG: f64 = 0.95;
+
 /// Runs this part.
 pub(super) fn run(bench: &mut Bench) -> Result<()> {
+    with_rows(bench, "views", compare)
+}
+
+/// Runs the part of a long run.
+pub(super) fn run_aged(bench: &mut Bench) -> Result<()> {
+    with_rows(bench, "aged-view", compare_aged)
+}
+
+/// Measures on a table of sysbench that fits the pool, with what the updates leave in it.
+fn with_rows(
+    bench: &mut Bench,
+    name: &str,
+    measure: impl FnOnce(&mut Bench, &Setting<'_>) -> Result<()>,
+) -> Result<()> {
     let rows = bench.size(200_000, 2_000);
-    let (db, table) = load(bench, "views", rows, bench.size(4 * GB, 256 * MB))?;
-    let setting = Setting { db: &db, table: &table, rows };
+    let (db, table) = load(bench, name, rows, bench.size(4 * GB, 256 * MB))?;
+    measure(bench, &Setting { db: &db, table: &table, rows })?;
+    drop(table);
+    fixture::close(db)
+}
+
+/// Names the updates of the two measurements.
+fn names(changes_keys: bool) -> (&'static str, &'static str) {
+    if changes_keys { ("keys change", "keys-change") } else { ("no key changes", "no-key-changes") }
+}
+
+fn compare_aged(bench: &mut Bench, setting: &Setting<'_>) -> Result<()> {
     for changes_keys in [false, true] {
-        let what = if changes_keys { "keys change" } else { "no key changes" };
+        let (what, id) = names(changes_keys);
+        bench.say(&format!("with a read view that grows old, {what}"));
+        let LongRun { young, aged, kept } = setting.measure_aged(bench, changes_keys)?;
+        bench.fact(format!("{what}: updates per second in the first minute of a read view"), young);
+        bench.fact(format!("{what}: updates per second in its minute {AGED}"), aged);
+        bench.fact(format!("{what}: undo that it keeps by then, bytes"), kept);
+        let claim = format!("throughput-beside-aged-view-over-young-{id}");
+        bench.claim(claim, aged / young, Bound::AtLeast(AGED_OVER_YOUNG));
+    }
+    Ok(())
+}
+
+fn compare(bench: &mut Bench, setting: &Setting<'_>) -> Result<()> {
+    for changes_keys in [false, true] {
+        let (what, id) = names(changes_keys);
         bench.say(&format!("with an old read view, {what}"));
         let measured = setting.measure_with_view(bench, changes_keys)?;
         bench.fact(format!("{what}: updates per second before the read view"), measured.before);
@@ -52,7 +97,6 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
             measured.memory,
         );
         bench.fact(format!("{what}: seconds until its undo was purged"), measured.purged_after);
-        let id = if changes_keys { "keys-change" } else { "no-key-changes" };
         bench.claim(
             format!("throughput-beside-old-view-{id}"),
             measured.beside / measured.before,
@@ -70,8 +114,7 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
             bench.claim("seconds-until-undo-is-gone", measured.purged_after, Bound::AtMost(PURGED_WITHIN));
         }
     }
-    drop(table);
-    fixture::close(db)
+    Ok(())
 }
 
 struct Setting<'a> {
@@ -91,6 +134,14 @@ struct Measured {
     purged_after: f64,
     purge_over_garbage: f64,
     rises: f64,
+}
+
+/// Measurements of a long run: the rates in two minutes of a view, and the bytes of undo at the end.
+#[derive(Debug)]
+struct LongRun {
+    young: f64,
+    aged: f64,
+    kept: f64,
 }
 
 impl Setting<'_> {
@@ -113,6 +164,37 @@ impl Setting<'_> {
     }
 
     fn measure_with_view(&self, bench: &Bench, changes_keys: bool) -> Result<Measured> {
+        self.under_load(bench, changes_keys, |stop, done| self.watch(bench, stop, done))
+    }
+
+    fn measure_aged(&self, bench: &Bench, changes_keys: bool) -> Result<LongRun> {
+        fixture::await_purge(self.db)?;
+        self.under_load(bench, changes_keys, |stop, done| {
+            let minute = bench.seconds(60.0, 0.2);
+            thread::sleep(bench.seconds(5.0, 0.1));
+            let before = self.db.metrics().undo_bytes as f64;
+            let view = self.db.begin(TransactionOptions::default().read_only());
+            view.table(self.table).get(&sbtest::key(1))?;
+            let begun = Instant::now();
+            let young = Self::rate(done, minute);
+            // An updating thread that has failed ends it early.
+            while begun.elapsed() < minute * (AGED - 1) && !stop.load(Relaxed) {
+                thread::sleep(SAMPLE_INTERVAL.min(minute));
+            }
+            let aged = Self::rate(done, minute);
+            let kept = self.db.metrics().undo_bytes as f64 - before;
+            view.commit()?;
+            Ok(LongRun { young, aged, kept })
+        })
+    }
+
+    /// Measures while the threads update.
+    fn under_load<T>(
+        &self,
+        bench: &Bench,
+        changes_keys: bool,
+        measure: impl FnOnce(&AtomicBool, &AtomicU64) -> Result<T>,
+    ) -> Result<T> {
         let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
         thread::scope(|scope| {
             let clients: Vec<_> = (0..THREADS)
@@ -124,7 +206,7 @@ impl Setting<'_> {
                     })
                 })
                 .collect();
-            let measured = self.watch(bench, &stop, &done);
+            let measured = measure(&stop, &done);
             stop.store(true, Relaxed);
             let joined = clients.into_iter().map(|client| {
                 client.join().map_err(|_| Failure::message("an updating thread panicked")).flatten()

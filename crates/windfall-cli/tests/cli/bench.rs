@@ -260,15 +260,22 @@ fn calls() {
         "point-read-ascending",
         "point-read-random",
         "scan",
+        "scan-batch",
         "seek-again",
         "seek-new-cursor",
+        "range-again",
         "index-entry-and-row",
         "index-entry-alone",
+        "index-batch-alone",
         "locking-read",
+        "locking-read-lent",
         "update-plain-column",
+        "update-with-plain-column",
+        "update-with-index-key",
         "insert",
         "insert-1-index",
         "insert-2-indexes",
+        "insert-with-1-index",
         "begin-get-end",
         "restart-get-end",
         "create-drop",
@@ -283,8 +290,10 @@ fn calls() {
     // The order holds in every build.
     for [less, more] in [
         ["scan", "seek-again"],
+        ["range-again", "seek-new-cursor"],
         ["seek-again", "seek-new-cursor"],
         ["index-entry-alone", "index-entry-and-row"],
+        ["update-with-plain-column", "update-with-index-key"],
         ["point-read-ascending", "restart-get-end"],
         ["restart-get-end", "begin-get-end"],
         ["point-read-ascending", "locking-read"],
@@ -296,6 +305,8 @@ fn calls() {
     for id in ["scan-ns", "insert-each-index-ns", "create-drop-over-bare-loop"] {
         assert!(claims.iter().any(|claim| claim["id"] == id), "{id}");
     }
+    let is_of_shared_object = |id: &str| id.ends_with("-shared-object-over-program");
+    assert!(claims.iter().all(|claim| !is_of_shared_object(claim["id"].as_str().unwrap())), "{claims:?}");
 }
 
 #[test]
@@ -325,6 +336,23 @@ fn transactions() {
     let seen = quick("transactions", &[]);
     is_claimed_or_no_claim(&seen, "syncs-per-commit-of-8-threads");
     holds(&seen, "seconds-until-undo-is-gone");
+}
+
+#[test]
+fn a_long_run_compares_the_ages_of_a_view() {
+    let seen = quick("transactions", &["--long", "--only", "aged-view"]);
+    let claims = seen["claims"].as_array().unwrap();
+    let ids: Vec<&str> = claims.iter().map(|claim| claim["id"].as_str().unwrap()).collect();
+    assert_eq!(
+        ids,
+        ["no-key-changes", "keys-change"].map(|id| format!("throughput-beside-aged-view-over-young-{id}"))
+    );
+    let kept =
+        |what: &str| seen["facts"][format!("{what}: undo that it keeps by then, bytes")].as_f64().unwrap();
+    assert!(kept("no key changes") > 0.0 && kept("keys change") > 0.0, "{seen}");
+    // A usual run does not have the part.
+    let refused = Folder::new().call(&["bench", "transactions", "--quick", "--only", "aged-view"]);
+    refused.refused(&["aged-view", "choose from reads, commits, mix, views, undo"]);
 }
 
 /// Puts a failing tool of that name before the real one in the search path.

@@ -10,10 +10,12 @@
 
 use std::hint::black_box;
 
-use windfall::{FlushLog, IndexCursor, IndexOptions, Seek, TransactionOptions};
+use windfall::{
+    FlushLog, IndexCursor, IndexOptions, Seek, SuppliedChange, SuppliedEntry, TransactionOptions,
+};
 use windfall_measure::Random;
 
-use super::super::fixture;
+use super::{super::fixture, handler};
 use crate::{
     engine::{self, Database, Table},
     failure::{Failure, Result},
@@ -22,11 +24,20 @@ use crate::{
 /// The bytes of a row: a key of 4 bytes, and the value.
 pub(super) const ROW: usize = 190;
 /// The bytes of a value: columns of 4 bytes, of which the first ones are indexed, and the rest.
-const VALUE: usize = ROW - 4;
+pub(super) const VALUE: usize = ROW - 4;
 /// The place of the plain column, which is in no index.
-const PLAIN: usize = 100;
-/// Locking reads of one transaction.
-const LOCKS: u64 = 100;
+pub(super) const PLAIN: usize = 100;
+/// Locking reads of one transaction, and statements.
+pub(super) const IN_TRANSACTION: u64 = 100;
+
+/// The indexes of the table of a case, each on a column of its own.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Indexes {
+    /// This many, of which the engine makes the entries.
+    Made(u32),
+    /// One, of which the caller supplies the entries.
+    Supplied,
+}
 
 /// A kind of call.
 #[derive(Debug)]
@@ -37,8 +48,8 @@ pub(super) struct Case {
     pub what: &'static str,
     /// The most nanoseconds of processor time that a call may take; none if the case only explains another one.
     pub budget_ns: Option<f64>,
-    /// The number of indexes of the table.
-    pub indexes: u32,
+    /// The indexes of the table.
+    pub indexes: Indexes,
     /// The number of calls of a timed round, and of those whose instructions are counted.
     pub calls: [u64; 2],
     /// Prepares the calls.
@@ -54,12 +65,12 @@ const STEPS: [u64; 2] = [400_000, 1_000];
 const WRITES: [u64; 2] = [30_000, 144];
 
 /// All cases.
-pub(super) const CASES: [Case; 15] = [
+pub(super) const CASES: [Case; 22] = [
     Case {
         id: "point-read-ascending",
         what: "point read by key, keys ascending",
         budget_ns: Some(180.0),
-        indexes: 1,
+        indexes: Indexes::Made(1),
         calls: READS,
         prepare: |caller| Ok(caller.point_reads(caller.ascending())),
     },
@@ -67,7 +78,7 @@ pub(super) const CASES: [Case; 15] = [
         id: "point-read-random",
         what: "point read by key, keys random",
         budget_ns: Some(600.0),
-        indexes: 1,
+        indexes: Indexes::Made(1),
         calls: READS,
         prepare: |caller| Ok(caller.point_reads(caller.random())),
     },
@@ -75,15 +86,23 @@ pub(super) const CASES: [Case; 15] = [
         id: "scan",
         what: "scan: the next row of a cursor",
         budget_ns: Some(50.0),
-        indexes: 1,
+        indexes: Indexes::Made(1),
         calls: STEPS,
         prepare: scan,
+    },
+    Case {
+        id: "scan-batch",
+        what: "scan: rows in batches of 64, for each row",
+        budget_ns: None,
+        indexes: Indexes::Made(1),
+        calls: STEPS,
+        prepare: handler::rows,
     },
     Case {
         id: "seek-again",
         what: "cursor: repositioned by a seek, and its first row",
         budget_ns: Some(350.0),
-        indexes: 1,
+        indexes: Indexes::Made(1),
         calls: READS,
         prepare: seek_again,
     },
@@ -91,15 +110,23 @@ pub(super) const CASES: [Case; 15] = [
         id: "seek-new-cursor",
         what: "cursor: a new one, its seek, and its first row",
         budget_ns: Some(450.0),
-        indexes: 1,
+        indexes: Indexes::Made(1),
         calls: READS,
         prepare: |caller| Ok(seek_new(caller)),
+    },
+    Case {
+        id: "range-again",
+        what: "cursor: restricted to another range, and its first row",
+        budget_ns: None,
+        indexes: Indexes::Made(1),
+        calls: READS,
+        prepare: handler::range_again,
     },
     Case {
         id: "index-entry-and-row",
         what: "index scan: the next entry and its row",
         budget_ns: Some(700.0),
-        indexes: 1,
+        indexes: Indexes::Made(1),
         calls: READS,
         prepare: |caller| entries(caller.table.index("column_0")?.cursor()?),
     },
@@ -107,31 +134,63 @@ pub(super) const CASES: [Case; 15] = [
         id: "index-entry-alone",
         what: "index scan: the next entry alone (covering)",
         budget_ns: Some(50.0),
-        indexes: 1,
+        indexes: Indexes::Made(1),
         calls: STEPS,
         prepare: |caller| entries(caller.table.index("column_0")?.key_cursor()?),
+    },
+    Case {
+        id: "index-batch-alone",
+        what: "index scan: entries alone in batches of 64, for each entry",
+        budget_ns: None,
+        indexes: Indexes::Made(1),
+        calls: STEPS,
+        prepare: handler::entries,
     },
     Case {
         id: "locking-read",
         what: "locking read by key, a hundred in each transaction",
         budget_ns: Some(500.0),
-        indexes: 1,
+        indexes: Indexes::Made(1),
         calls: READS,
         prepare: |caller| Ok(locking_reads(caller)),
+    },
+    Case {
+        id: "locking-read-lent",
+        what: "the same, and the row is lent",
+        budget_ns: Some(500.0),
+        indexes: Indexes::Made(1),
+        calls: READS,
+        prepare: |caller| Ok(handler::lent_locking_reads(caller)),
     },
     Case {
         id: "update-plain-column",
         what: "update of a column that is in no index; one index",
         budget_ns: Some(950.0),
-        indexes: 1,
+        indexes: Indexes::Made(1),
         calls: WRITES,
         prepare: |caller| Ok(updates(caller)),
+    },
+    Case {
+        id: "update-with-plain-column",
+        what: "the same as a statement, in a transaction of a hundred; entries supplied",
+        budget_ns: None,
+        indexes: Indexes::Supplied,
+        calls: WRITES,
+        prepare: |caller| handler::updates(caller, false),
+    },
+    Case {
+        id: "update-with-index-key",
+        what: "the same of the column that is in the index",
+        budget_ns: None,
+        indexes: Indexes::Supplied,
+        calls: WRITES,
+        prepare: |caller| handler::updates(caller, true),
     },
     Case {
         id: "insert",
         what: "insert, no index",
         budget_ns: Some(1_300.0),
-        indexes: 0,
+        indexes: Indexes::Made(0),
         calls: WRITES,
         prepare: |caller| Ok(inserts(caller)),
     },
@@ -139,7 +198,7 @@ pub(super) const CASES: [Case; 15] = [
         id: "insert-1-index",
         what: "insert, one index",
         budget_ns: None,
-        indexes: 1,
+        indexes: Indexes::Made(1),
         calls: WRITES,
         prepare: |caller| Ok(inserts(caller)),
     },
@@ -147,15 +206,23 @@ pub(super) const CASES: [Case; 15] = [
         id: "insert-2-indexes",
         what: "insert, two indexes",
         budget_ns: None,
-        indexes: 2,
+        indexes: Indexes::Made(2),
         calls: WRITES,
         prepare: |caller| Ok(inserts(caller)),
+    },
+    Case {
+        id: "insert-with-1-index",
+        what: "insert as a statement, in a transaction of a hundred; one index, entries supplied",
+        budget_ns: None,
+        indexes: Indexes::Supplied,
+        calls: WRITES,
+        prepare: handler::inserts,
     },
     Case {
         id: "begin-get-end",
         what: "begin, point read, and end of a transaction",
         budget_ns: Some(300.0),
-        indexes: 1,
+        indexes: Indexes::Made(1),
         calls: READS,
         prepare: |caller| Ok(begin_get_end(caller)),
     },
@@ -163,7 +230,7 @@ pub(super) const CASES: [Case; 15] = [
         id: "restart-get-end",
         what: "the same as a statement, with one handle for all transactions",
         budget_ns: Some(300.0),
-        indexes: 1,
+        indexes: Indexes::Made(1),
         calls: READS,
         prepare: |caller| Ok(restart_get_end(caller)),
     },
@@ -171,7 +238,7 @@ pub(super) const CASES: [Case; 15] = [
         id: CREATE_DROP,
         what: "create and drop of an empty table",
         budget_ns: None,
-        indexes: 0,
+        indexes: Indexes::Made(0),
         calls: [2_000, 40],
         prepare: |caller| Ok(create_drop(caller)),
     },
@@ -192,12 +259,12 @@ pub(super) struct Caller {
 }
 
 /// Returns what makes a call as many times as it is asked for.
-fn repeated<'a>(mut call: impl FnMut() -> Result<()> + 'a) -> Calls<'a> {
+pub(super) fn repeated<'a>(mut call: impl FnMut() -> Result<()> + 'a) -> Calls<'a> {
     Box::new(move |calls| (0..calls).try_for_each(|_| call()))
 }
 
 /// Returns the error of a call that has not found what it should.
-fn lost() -> Failure {
+pub(super) fn lost() -> Failure {
     Failure::message("a row that was loaded is missing")
 }
 
@@ -209,31 +276,44 @@ fn scattered(mut id: u32) -> u32 {
     id ^ id >> 16
 }
 
-/// Writes the value of the row with a number: its indexed columns.
-fn write_value(id: u32, value: &mut [u8; VALUE]) {
+/// Writes the value of the row with a number: its indexed columns. Returns the first of them.
+pub(super) fn write_value(id: u32, value: &mut [u8; VALUE]) -> u32 {
     let first = scattered(id);
     value[..4].copy_from_slice(&first.to_be_bytes());
     value[4..8].copy_from_slice(&scattered(!first).to_be_bytes());
+    first
 }
 
 impl Caller {
     /// Creates the table with some indexes, and inserts its rows in the order of their keys.
-    pub(super) fn load(db: Database, rows: u32, indexes: u32, seed: u64) -> Result<Self> {
+    pub(super) fn load(db: Database, rows: u32, indexes: Indexes, seed: u64) -> Result<Self> {
         let mut options = engine::with_metadata(Vec::new());
-        for n in 0..indexes {
-            options = options.index(&format!("column_{n}"), IndexOptions::on_value(4 * n..4 * (n + 1)));
+        match indexes {
+            Indexes::Made(count) => {
+                for n in 0..count {
+                    let column = IndexOptions::on_value(4 * n..4 * (n + 1));
+                    options = options.index(&format!("column_{n}"), column);
+                }
+            }
+            Indexes::Supplied => options = options.index("column_0", IndexOptions::supplied(4)),
         }
         let table = db.create_table("rows", options)?;
         let mut value = [7; VALUE];
         for id in 0..rows {
-            write_value(id, &mut value);
-            table.insert(&id.to_be_bytes(), &value)?;
+            let (first, key) = (write_value(id, &mut value).to_be_bytes(), id.to_be_bytes());
+            match indexes {
+                Indexes::Made(_) => table.insert(&key, &value)?,
+                Indexes::Supplied => {
+                    let new = Some(SuppliedEntry::new(&first));
+                    table.insert_with(&key, &value, &[SuppliedChange::new("column_0", None, new)])?;
+                }
+            }
         }
         Ok(Self { db, table, rows, seed })
     }
 
     /// Returns the keys of rows in their order, from the first after the last.
-    fn ascending(&self) -> impl FnMut() -> [u8; 4] + use<> {
+    pub(super) fn ascending(&self) -> impl FnMut() -> [u8; 4] + use<> {
         let (mut next, rows) = (0, self.rows);
         move || {
             let key = next;
@@ -312,7 +392,7 @@ fn locking_reads(caller: &Caller) -> Calls<'_> {
     Box::new(move |calls| {
         let mut left = calls;
         while left > 0 {
-            let some = left.min(LOCKS);
+            let some = left.min(IN_TRANSACTION);
             let trx = caller.db.begin(TransactionOptions::default());
             let table = trx.table(&caller.table);
             for _ in 0..some {

@@ -1,9 +1,9 @@
 //! `bench calls`: the cost of single calls.
 //!
 //! **Purpose.** The processor time and the instructions of a call of each kind: reads by key, scans, cursors, indexes,
-//! locking reads, changes, the begin and end of a transaction, and a pair of DDL statements. One thread makes the
-//! calls, all pages are in the pool, and no commit waits for the log. The budgets are those of a storage engine of a
-//! server, and leave room for its adapter.
+//! locking reads, changes, the begin and end of a transaction, and a pair of DDL statements; some of them also as the
+//! handler of a SQL server makes them (`handler`). One thread makes the calls, all pages are in the pool, and no commit
+//! waits for the log. The budgets are those of a storage engine of a server, and leave room for its adapter.
 //!
 //! **Method.** Each kind is measured in processes of its own: by a program that is built as one that uses the library
 //! usually is, without link-time optimisation (`examples/calls.rs`), and once more with the same code in a shared
@@ -22,6 +22,7 @@
 //! written by each statement.
 
 mod cases;
+mod handler;
 
 use std::{
     env,
@@ -53,6 +54,9 @@ use crate::{
 const BUILD: &str = "cargo build --profile no-lto -p windfall-cli --no-default-features --example calls --example calls_library";
 /// The most nanoseconds that each index may add to an insert.
 const EACH_INDEX_NS: f64 = 1_300.0;
+/// The most instructions of a point read in a shared object, relative to those in the program: thread-locals are calls
+/// there.
+const SHARED_OBJECT_OVER_PROGRAM: f64 = 1.1;
 /// The least rate of creating and dropping a table, relative to that of the bare writes of the log.
 const CREATE_DROP_RATE: f64 = 0.6;
 
@@ -184,6 +188,13 @@ fn report(bench: &mut Bench, measured: &[Measured]) {
     if let (Some(none), Some(two)) = (of("insert"), of("insert-2-indexes")) {
         let each = (two.program.ns - none.program.ns) / 2.0;
         bench.claim("insert-each-index-ns", each, Bound::AtMost(EACH_INDEX_NS));
+    }
+    for id in ["point-read-ascending", "point-read-random"] {
+        if let Some(Measured { program, shared_object: Some(shared_object), .. }) = of(id) {
+            let over_program = shared_object.instructions / program.instructions;
+            let claim = format!("{id}-shared-object-over-program");
+            bench.claim(claim, over_program, Bound::AtMost(SHARED_OBJECT_OVER_PROGRAM));
+        }
     }
     let mut grid = Grid::new([
         "call",
