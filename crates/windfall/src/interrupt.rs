@@ -40,7 +40,7 @@ use crate::sync::{Arc, Interrupt, Interruptible, Progress};
 ///   [`Table::check`](crate::Table::check) is ended by its callback, which may return `!handle.is_set()`.
 ///
 /// It ends none of these: the wait of a check for a checkpoint; the wait until a commit is durable, also that of a
-/// statement; commit, rollback and the end of a statement; statements on temporary tables; and calls outside of
+/// statement; commit, rollback and the end of a statement; the truncation of a temporary table; and calls outside of
 /// transactions.
 ///
 /// A call that a source of a value or rows makes while it is asked counts as a part of the call that asks it. So does

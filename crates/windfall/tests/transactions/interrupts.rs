@@ -441,7 +441,7 @@ fn an_interrupt_ends_the_wait_at_a_gate() {
     assert_eq!(other.get(b"k").unwrap().as_deref(), Some(&b"1"[..]));
 }
 
-/// The wait for the key latch of a row that another call is changing, of calls and of the builder of an index.
+/// The wait for the key latch of a row that another call is changing.
 #[test]
 fn an_interrupt_ends_the_wait_for_a_call_on_the_same_row() {
     type Call = fn(&TxTable<'_>) -> Result<()>;
