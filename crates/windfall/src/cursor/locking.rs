@@ -379,12 +379,8 @@ impl Cursor {
             (Move::Prev, Some(_)) => Move::To(Seek::Last),
             (to, _) => to,
         };
-        // The entry that was read ahead is likely to be the next one still: that saves the descent that finds it.
+        // Not the entry that was read ahead: the gap beyond one that came since would be locked, too.
         let mut reached = Reached::Nothing;
-        if let (Move::Next | Move::Prev, Some((_, key, _))) = (to, entries.peek(up)) {
-            copy_into(key, there);
-            reached = Reached::Entry;
-        }
         copy_into(entries.key(), here);
         let to = match to {
             Move::To(seek) => seek,
