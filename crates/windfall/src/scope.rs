@@ -59,7 +59,7 @@ use crate::{
     transaction::{Isolation, LockWaitPolicy, TransactionOptions},
     txn::{
         ReadView, Rules, Savepoint, Stop, Suspended, Trx, Visibility,
-        locks::{LockOwner, LockTimeout, LockWait, OwnerOptions, RowMode, TableMode, Waits},
+        locks::{LockOwner, LockTimeout, LockWait, OwnerOptions, PlainRead, RowMode, TableMode, Waits},
         row,
     },
 };
@@ -322,7 +322,7 @@ impl Scope {
 
     /// Returns the lock mode of plain reads, if they lock.
     pub(crate) fn plain_read_lock(&self) -> Option<RowMode> {
-        (self.isolation() == Isolation::Serializable).then_some(RowMode::Shared)
+        (self.isolation().plain_read() == PlainRead::Locking).then_some(RowMode::Shared)
     }
 
     /// Returns how long a call waits for a lock.
@@ -386,11 +386,10 @@ impl Scope {
     /// Returns whether plain reads use one view, until the transaction ends or, at [`Isolation::ReadCommitted`], the
     /// outermost statement in progress.
     pub(crate) fn keeps_view(&self, inner: &Inner) -> bool {
-        match self.isolation() {
-            Isolation::RepeatableRead | Isolation::Snapshot => true,
-            Isolation::ReadCommitted => !inner.statements.is_empty(),
-            // Serializable, and ReadUncommitted.
-            _ => false,
+        match self.isolation().plain_read() {
+            PlainRead::Snapshot => true,
+            PlainRead::Committed => !inner.statements.is_empty(),
+            PlainRead::Newest | PlainRead::Locking => false,
         }
     }
 
@@ -414,7 +413,7 @@ impl Scope {
 
     /// Returns the view of a plain read that begins now, at levels that read with views.
     pub(crate) fn view_of_plain_read(&self, inner: &mut Inner) -> Option<Arc<ReadView>> {
-        (self.isolation() != Isolation::ReadUncommitted).then(|| self.view_of_read(inner))
+        (self.isolation().plain_read() != PlainRead::Newest).then(|| self.view_of_read(inner))
     }
 
     /// Returns a view for a read that begins now.

@@ -31,12 +31,12 @@ use crate::{
     page::EntryHeader,
     scope::{Inner, RowCall, RowLock, Scope},
     sync::LongWork,
-    transaction::{Isolation, LockWaitPolicy},
+    transaction::LockWaitPolicy,
     tree::LookUp,
     tx_table::{Access, SemiConsistentRead, TxIndex},
     txn::{
         EntryAndRow, FoundEntry, ReadView, Stop, Trx, Visibility,
-        locks::RowMode,
+        locks::{PlainRead, RowMode},
         row::{self, EntryOfRow, LockingRead},
     },
 };
@@ -224,15 +224,19 @@ impl<A: Access> Index<A> {
         if self.table.is_temporary() {
             return self.find_one_seen(Visibility::Newest, covers, one);
         }
-        if let Some(lock) = lock.or_else(|| scope.plain_read_lock().map(RowLock::from)) {
-            return Ok(self.lock_one(scope, inner, lock, false, one)? != SemiConsistentRead::Missing);
-        }
         let own = inner.own();
-        match scope.isolation() {
-            Isolation::ReadUncommitted => self.find_one_seen(Visibility::Newest, covers, one),
-            Isolation::ReadCommitted if !scope.keeps_view(inner) => self.find_one_committed(own, covers, one),
-            _ => self.find_one_seen(Visibility::View(scope.view(inner), own), covers, one),
-        }
+        let lock = match (lock, scope.isolation().plain_read()) {
+            (Some(lock), _) => lock,
+            (None, PlainRead::Locking) => RowMode::Shared.into(),
+            (None, PlainRead::Newest) => return self.find_one_seen(Visibility::Newest, covers, one),
+            (None, PlainRead::Committed) if !scope.keeps_view(inner) => {
+                return self.find_one_committed(own, covers, one);
+            }
+            (None, PlainRead::Committed | PlainRead::Snapshot) => {
+                return self.find_one_seen(Visibility::View(scope.view(inner), own), covers, one);
+            }
+        };
+        Ok(self.lock_one(scope, inner, lock, false, one)? != SemiConsistentRead::Missing)
     }
 
     /// Locks and reads the row, or reads its last committed version if others have locked it and that is wanted.

@@ -17,11 +17,10 @@ use crate::{
     row::FieldSet,
     scope::{Inner, RowCall, RowLock, Scope},
     sync::Arc,
-    transaction::Isolation,
     tx_table::Access,
     txn::{
         ReadView, Stop, Visibility,
-        locks::RowMode,
+        locks::{PlainRead, RowMode},
         row::{self, LockingRead},
         undo::TemporaryRead,
     },
@@ -199,18 +198,17 @@ impl<A: Access> Table<A> {
     ) -> Result<bool> {
         let transactions = &self.engine.transactions;
         let own = inner.own();
-        let visibility = match scope.isolation() {
+        let visibility = match scope.isolation().plain_read() {
             _ if self.undo.is_some() => Visibility::Newest,
-            Isolation::ReadUncommitted => Visibility::Newest,
-            Isolation::ReadCommitted if !scope.keeps_view(inner) => {
+            PlainRead::Newest => Visibility::Newest,
+            PlainRead::Committed if !scope.keeps_view(inner) => {
                 let call = self.inner.enter()?;
                 return transactions.versions().get_committed(&call.clustered, key, own, fields, value);
             }
-            Isolation::ReadCommitted | Isolation::RepeatableRead | Isolation::Snapshot => {
-                Visibility::View(scope.view(inner), own)
+            PlainRead::Committed | PlainRead::Snapshot => Visibility::View(scope.view(inner), own),
+            PlainRead::Locking => {
+                return self.get_locked(scope, inner, key, RowMode::Shared.into(), fields, value);
             }
-            // Serializable.
-            _ => return self.get_locked(scope, inner, key, RowMode::Shared.into(), fields, value),
         };
         let call = self.inner.enter()?;
         visibility.check_known(call.clustered.space().created_at(), || self.owner())?;

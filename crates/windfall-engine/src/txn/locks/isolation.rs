@@ -1,6 +1,7 @@
 //! The isolation level of a transaction, as lists show it.
 //!
-//! **Purpose.** The names of the levels. What each of them means for reads and locks is decided by the calls, above.
+//! **Purpose.** The names of the levels, and what a plain read does at each. What else they mean for reads and locks is
+//! decided by the calls, above.
 //!
 //! **Invariants.** The levels are in the order of their strictness, and [`Isolation::ALL`] has each at its place (test:
 //! `levels_are_at_their_places`).
@@ -32,7 +33,31 @@ pub enum Isolation {
     Serializable,
 }
 
+/// What a plain read of a transaction does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlainRead {
+    /// It returns the newest versions.
+    Newest,
+    /// It returns what was committed when it began, or when the first plain read of its statement did.
+    Committed,
+    /// It returns what was committed when the first plain read of the transaction began.
+    Snapshot,
+    /// It locks what it reads.
+    Locking,
+}
+
 impl Isolation {
+    /// Returns what a plain read does at this level.
+    #[doc(hidden)]
+    pub fn plain_read(self) -> PlainRead {
+        match self {
+            Self::ReadUncommitted => PlainRead::Newest,
+            Self::ReadCommitted => PlainRead::Committed,
+            Self::RepeatableRead | Self::Snapshot => PlainRead::Snapshot,
+            Self::Serializable => PlainRead::Locking,
+        }
+    }
+
     /// All levels, from the weakest to the strictest.
     pub const ALL: &[Self] = &[
         Self::ReadUncommitted,

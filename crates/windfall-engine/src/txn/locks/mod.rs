@@ -76,7 +76,7 @@ mod tests;
 
 use core::ops::Bound;
 
-pub use isolation::Isolation;
+pub use isolation::{Isolation, PlainRead};
 pub use metrics::{LockMetrics, WAIT_CLASSES};
 pub(crate) use mode::Modes;
 pub use mode::{RowMode, TableMode};
