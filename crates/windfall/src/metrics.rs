@@ -83,10 +83,12 @@ metrics! {
     active_transactions gauge "Active transactions.",
     prepared_transactions gauge "Those of them that are prepared.",
     rollbacks_pending gauge "Those of them that are being rolled back in the background.",
-    commits counter "Transactions that have committed, and changes outside of transactions; not those that have neither \
-                     changed nor locked anything.",
-    rollbacks counter "Transactions that were rolled back, by themselves, in the background or as the victim of a deadlock, and \
-                       changes outside of transactions that have failed half-way.",
+    commits counter "Transactions that have committed and had changed or locked anything, and calls outside of transactions \
+                     that have changed anything.",
+    rollbacks counter "Transactions that were rolled back and had changed or locked anything, by themselves, in the background or \
+                       as the victim of a deadlock, and calls outside of transactions that have failed half-way; not calls \
+                       that have failed before they changed anything, as those that find no row, or a duplicate, or do not \
+                       get a lock.",
     locks_held gauge "Locks that transactions and statements hold, except those of rows that they have changed and no other \
                       waits for.",
     lock_waiting gauge "Calls that wait for a lock.",

@@ -210,10 +210,11 @@ impl Scope {
         interrupt: Option<InterruptHandle>,
     ) -> Self {
         let owner = options.owner();
-        let TransactionOptions { isolation, read_only, lock_wait, .. } = options;
+        let TransactionOptions { isolation, read_only, lock_wait, is_single_call, .. } = options;
+        let trx = Suspended::new(owner);
         let inner = Inner {
             phase: Phase::Open,
-            trx: Suspended::new(owner),
+            trx: if is_single_call { trx.of_single_call() } else { trx },
             owner,
             view: None,
             spare_view: None,

@@ -91,9 +91,16 @@ pub struct TransactionOptions {
     pub(crate) snapshot: bool,
     pub(crate) lock_wait: Option<Duration>,
     pub(crate) owner: OwnerOptions,
+    /// The transaction is a call outside of transactions, of several steps.
+    pub(crate) is_single_call: bool,
 }
 
 impl TransactionOptions {
+    /// Returns the options of the transaction that a call outside of transactions needs for its steps.
+    pub(crate) fn of_single_call(isolation: Isolation) -> Self {
+        Self { isolation, is_single_call: true, ..Self::default() }
+    }
+
     /// Returns whether the transaction takes a snapshot when it begins.
     pub(crate) fn wants_view(&self) -> bool {
         self.snapshot && matches!(self.isolation, Isolation::RepeatableRead | Isolation::Snapshot)

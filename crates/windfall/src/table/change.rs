@@ -217,18 +217,19 @@ impl<A: Access> Table<A> {
             return transaction.atomically(|| self.move_row(keys, new, entries));
         }
         loop {
-            let options = TransactionOptions::default().isolation(Isolation::ReadCommitted);
+            let options = TransactionOptions::of_single_call(Isolation::ReadCommitted);
             let transaction = Transaction::begin(self.engine.clone(), options, None);
             let within = self.with_access(InTransaction::new(&transaction));
-            match within.move_row(keys, new, entries) {
-                Ok(()) => {
-                    transaction.commit()?;
-                    self.purge_old_versions();
-                    return Ok(());
+            let moved = match within.move_row(keys, new, entries) {
+                Ok(()) => transaction.commit().map(drop),
+                Err(Error::Lock(LockError::Deadlock(_))) => continue,
+                refused => {
+                    drop(transaction);
+                    refused
                 }
-                Err(Error::Lock(LockError::Deadlock(_))) => {}
-                refused => return refused,
-            }
+            };
+            self.purge_old_versions();
+            return moved;
         }
     }
 

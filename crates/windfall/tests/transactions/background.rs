@@ -159,6 +159,41 @@ fn commits_and_rollbacks_are_counted() {
     have_risen([0, 1, 0]);
 }
 
+/// Whether or not they have looked at the row before they would have written undo.
+#[test]
+fn calls_without_an_effect_are_not_counted() {
+    let db = simulated(&SimulatedDisk::new(1), &SimulatedEnv::new(1));
+    let options = [TableOptions::default(), TableOptions::default().index("i", IndexOptions::on_value(0..1))];
+    for (name, options) in ["plain", "indexed"].into_iter().zip(options) {
+        let t = db.create_table(name, options).unwrap();
+        t.put(b"a", b"value").unwrap();
+        t.put(b"b", b"value").unwrap();
+        let counts = || [db.metrics().commits, db.metrics().rollbacks];
+        let before = counts();
+        assert!(!t.delete(b"missing").unwrap());
+        t.update(b"missing", b"value").unwrap_err();
+        t.insert(b"a", b"value").unwrap_err();
+        t.change_key_with(b"missing", b"c", b"value", &[]).unwrap_err();
+        assert_eq!(counts(), before, "{name}");
+        // A call that does not get a lock.
+        let trx = begin(&db, Isolation::RepeatableRead);
+        trx.table(&t).get_for_update(b"a").unwrap();
+        db.set_lock_wait_timeout(Duration::ZERO);
+        t.put(b"a", b"other").unwrap_err();
+        t.delete(b"a").unwrap_err();
+        t.change_key_with(b"a", b"c", b"value", &[]).unwrap_err();
+        assert_eq!(counts(), before, "{name}");
+        trx.commit().unwrap();
+        assert_eq!(counts(), [before[0] + 1, before[1]], "{name}");
+        // The deletion is made and rolled back.
+        t.change_key_with(b"a", b"b", b"value", &[]).unwrap_err();
+        assert_eq!(counts(), [before[0] + 1, before[1] + 1], "{name}");
+        assert!(t.delete(b"a").unwrap());
+        t.change_key_with(b"b", b"c", b"value", &[]).unwrap();
+        assert_eq!(counts(), [before[0] + 3, before[1] + 1], "{name}");
+    }
+}
+
 #[test]
 fn the_database_is_open_while_unfinished_transactions_are_rolled_back() {
     let (disk, env) = (crash_during_a_long_transaction(), SimulatedEnv::new(2));

@@ -149,3 +149,24 @@ fn a_key_change_of_a_temporary_row_leaves_no_old_versions() {
     let infos = db.temporary_tables().unwrap();
     assert!(infos[0].rows == 1 && infos[0].resident_pages < 20, "{infos:?}");
 }
+
+/// The workers do not run: the call itself purges what it has left.
+#[test]
+fn a_refused_key_change_of_a_temporary_row_leaves_no_old_versions() {
+    let db = simulated(&SimulatedDisk::new(1), &SimulatedEnv::new(1));
+    let table = db.create_temporary_table("t", TableOptions::default()).unwrap();
+    table.put(b"a", &[7; 500]).unwrap();
+    table.put(b"b", &[8; 500]).unwrap();
+    let free = |calls: usize| {
+        for _ in 0..calls {
+            assert!(is_duplicate(table.change_key_with(b"a", b"b", &[9; 500], &[]), "b"));
+        }
+        let metrics = db.metrics();
+        metrics.pool_free + metrics.pool_dropped
+    };
+    // Undo is freed slice by slice.
+    let before = free(2_000);
+    let after = free(10_000);
+    assert!(before <= after + 32, "{before} frames were free, and now {after}");
+    assert_eq!((table.get(b"a").unwrap(), table.row_count().unwrap()), (Some(vec![7; 500]), 2));
+}

@@ -127,6 +127,8 @@ struct ActiveTable {
     names: usize,
     /// How many of the transactions that have ended were rolled back.
     rolled_back: u64,
+    /// How many of them were calls without an effect.
+    without_effect: u64,
 }
 
 /// How a transaction has ended.
@@ -134,6 +136,8 @@ struct ActiveTable {
 pub(in crate::txn) enum Outcome {
     Committed,
     RolledBack,
+    /// It was one call outside of transactions, and has changed nothing.
+    NoEffect,
 }
 
 impl ActiveEntry {
@@ -306,8 +310,10 @@ impl Active {
     /// Ends a transaction. Returns whether purge has skipped some of its records, and its lock owner.
     pub(in crate::txn) fn end(&self, trx: TrxId, outcome: Outcome) -> (bool, Option<Arc<LockOwner>>) {
         let mut table = self.table.lock();
-        if outcome == Outcome::RolledBack {
-            table.rolled_back += 1;
+        match outcome {
+            Outcome::Committed => {}
+            Outcome::RolledBack => table.rolled_back += 1,
+            Outcome::NoEffect => table.without_effect += 1,
         }
         let ended = table.running.remove(&trx);
         debug_assert!(ended.is_some(), "transaction {trx} ends and is not active");
@@ -575,10 +581,11 @@ impl Active {
         self.snapshot_of(&self.table.lock())
     }
 
-    /// Returns the numbers of the transactions that have committed and that were rolled back.
+    /// Returns the numbers of the transactions that have committed and that were rolled back, without calls outside of
+    /// transactions that have changed nothing.
     pub fn outcomes(&self) -> (u64, u64) {
         let table = self.table.lock();
-        (self.ends() - table.rolled_back, table.rolled_back)
+        (self.ends() - table.rolled_back - table.without_effect, table.rolled_back)
     }
 
     /// Returns the number of transactions that have ended: while it stays the same, a snapshot made now is the same.

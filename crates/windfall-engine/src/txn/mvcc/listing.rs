@@ -21,12 +21,14 @@ pub struct TransactionInfo {
     /// The time since it got that number: at its first change or lock, or when the database was opened.
     pub age: Duration,
     /// The isolation level; `None` for a call outside of transactions, and for a transaction that a crash has
-    /// interrupted.
+    /// interrupted. A change of a row's key outside of transactions is one at [`Isolation::ReadCommitted`].
     pub isolation: Option<Isolation>,
     /// The number of rows that it has locked, except those that it has changed and no other waits for.
     pub row_locks: u64,
     /// The number of its changes of rows, also of those that it has undone: what counts at the choice of the victim of
-    /// a deadlock. Those of temporary tables count only once it has locked anything, and those before a crash do not.
+    /// a deadlock. Those of temporary tables count only once it has locked anything, and then those before that by
+    /// their undo records, of which a long value or a field with pages of its own has one more. Those before a crash
+    /// do not count. It is 0 once the rollback of the transaction was handed over to the background.
     pub changes: u64,
     /// Whether it has changed anything that outlives the process.
     pub has_changes: bool,

@@ -124,7 +124,7 @@ impl<'t> SingleCall<'t> {
     pub fn new(transactions: &'t Transactions, lock_timeout: LockTimeout) -> Self {
         let options =
             OwnerOptions { deadlock_priority: OwnerOptions::MIN_PRIORITY, ..OwnerOptions::default() };
-        let trx = Trx::resume(transactions, Suspended::new(options));
+        let trx = Trx::resume(transactions, Suspended::new(options).of_single_call());
         Self { trx, waits: Waits::new(lock_timeout) }
     }
 }

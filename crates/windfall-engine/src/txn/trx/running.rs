@@ -550,6 +550,9 @@ impl<'e> Trx<'e> {
         self.disarmed = true;
         let Some(id) = self.id() else { return };
         self.transactions.rollbacks().forget_partial_change(id);
+        // It may have an id all the same: it has waited for a lock, or was about to write undo.
+        let has_effect = !self.state.is_single_call || self.state.records > 0;
+        let outcome = if has_effect { outcome } else { Outcome::NoEffect };
         let (has_skipped_records, lock_owner) = self.transactions.active().end(id, outcome);
         // Waiters for its locks check whether it has ended.
         if let Some(lock_owner) = lock_owner {

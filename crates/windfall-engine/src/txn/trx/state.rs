@@ -90,6 +90,8 @@ pub struct Suspended {
     pub(super) touched: SmallVec<[SpaceId; 2]>,
     /// Whether the transaction is prepared, and that is logged.
     pub(super) prepared: bool,
+    /// Whether it is one call outside of transactions, of which the user knows no transaction.
+    pub(super) is_single_call: bool,
     /// What its lock owner is created with.
     pub(super) options: OwnerOptions,
     /// The lock owner of the transaction, once it has requested a lock.
@@ -100,6 +102,13 @@ impl Suspended {
     /// Returns a transaction that has not begun, with options.
     pub fn new(options: OwnerOptions) -> Self {
         Self { options, ..Self::default() }
+    }
+
+    /// Makes it one call outside of transactions: unless it changes something, it counts neither as committed nor as
+    /// rolled back.
+    #[must_use]
+    pub fn of_single_call(self) -> Self {
+        Self { is_single_call: true, ..self }
     }
 
     /// Returns a transaction that recovery has found unfinished, with its last record, if one was found, and the tables
