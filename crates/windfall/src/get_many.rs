@@ -63,8 +63,9 @@ struct PlacedLock {
 
 impl Values {
     /// Returns values with a limit: a read ends when those that it has read have this many bytes, after one key at
-    /// least. The keys are read in their order: of keys in that order the first [`Values::keys_read`] were read. Read
-    /// the others by another call, which outside of transactions reads at another moment.
+    /// least. The keys are read in their order, equal ones in that of the list: of keys in that order the first
+    /// [`Values::keys_read`] were read. Read the others by another call, which reads at another moment unless the
+    /// transaction keeps its snapshot.
     ///
     /// ```
     /// # fn main() -> windfall::Result<()> {
@@ -157,7 +158,8 @@ impl Values {
         places.resize(keys.len(), Place::Unread);
         order.clear();
         order.extend(0..keys.len());
-        order.sort_unstable_by_key(|place| keys[*place].as_ref());
+        // Equal keys in the order of their places: which of them are read before a limit is then defined.
+        order.sort_unstable_by_key(|place| (keys[*place].as_ref(), *place));
         let (mut rows, mut value_bytes, mut work) = (0, 0, LongWork::default());
         for place in order {
             if *keys_read > 0 && value_bytes >= limit {

@@ -62,6 +62,20 @@ fn a_read_of_many_rows_ends_at_its_limit() {
     assert_eq!(table.get_many(&keys, &mut all).unwrap(), 6);
     assert_eq!(all.keys_read(), 8);
     assert!((0..8).all(|place| all.is_read(place)));
+    // Equal keys are read in the order of their places; so many that no sort keeps that by chance.
+    let keys: Vec<[u8; 1]> = (0..200).map(|n| [n % 4 + 1]).collect();
+    for expected in [1, 2, 30, 49, 51, 90] {
+        // A key has 50 places, and its row one byte more than its number.
+        let limit = (0..expected).map(|n| n / 50 + 2).sum::<usize>();
+        let mut values = Values::with_byte_limit(limit);
+        assert_eq!(table.get_many(&keys, &mut values).unwrap(), expected);
+        let mut sorted: Vec<usize> = (0..keys.len()).collect();
+        sorted.sort_by_key(|place| keys[*place]);
+        let read = (0..keys.len()).filter(|place| values.is_read(*place)).collect::<Vec<_>>();
+        sorted.truncate(expected);
+        sorted.sort_unstable();
+        assert_eq!(read, sorted, "limit {limit}");
+    }
 }
 
 #[test]
