@@ -315,15 +315,16 @@ impl TemporaryLoad {
     /// progress.
     ///
     /// # Errors
-    /// Two rows have the same key, also in a unique index; the table was altered or truncated since the load began, or
-    /// is another one ([`SchemaError::DefinitionChanged`]); it has got rows ([`SchemaError::NotEmpty`]), or a
-    /// transaction that has not ended has changed it ([`UsageError::TemporaryInUse`]); an interrupt; I/O. The table is
-    /// unchanged then, and the rows are discarded.
+    /// Two rows have the same key, also in a unique index; the table was altered or truncated since the load began
+    /// ([`SchemaError::DefinitionChanged`]), or is another one ([`UsageError::LoadOfOtherTable`]); it has got rows
+    /// ([`SchemaError::NotEmpty`]), or a transaction that has not ended has changed it
+    /// ([`UsageError::TemporaryInUse`]); an interrupt; I/O. The table is unchanged then, and the rows are discarded.
     pub fn finish(self, table: &mut TemporaryTable) -> Result<()> {
-        let Self { inner, interrupt, engine } = self;
+        // Dropped in reverse: the engine last.
+        let Self { engine, interrupt, inner } = self;
         engine.check_open()?;
         let _interruptible = interrupt.as_ref().map(InterruptHandle::enter);
-        inner.finish(&table.inner)
+        inner.finish(&table.name, &table.inner)
     }
 }
 

@@ -305,6 +305,11 @@ pub enum UsageError {
         "a transaction that has not ended has changed rows of the temporary table {0}: commit it or roll it back first"
     )]
     TemporaryInUse(Arc<str>),
+    /// A load of a temporary table that was to be finished with another one.
+    #[error(
+        "this load was begun for another temporary table than {0}: finish it with its own table, and begin one for {0}"
+    )]
+    LoadOfOtherTable(Arc<str>),
     /// A call on a temporary table from within the function that makes the entries of a new index of it.
     #[error(
         "a function that makes the entries of an index cannot call the temporary table that is being altered"

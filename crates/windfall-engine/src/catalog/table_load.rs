@@ -257,6 +257,11 @@ impl TableLoader {
         }
     }
 
+    /// Gives the table the name that messages have from now on.
+    pub(super) fn renamed(self, name: &Arc<str>) -> Self {
+        Self { name: name.clone(), ..self }
+    }
+
     /// Names the indexes by the numbers of those that they replace.
     pub(super) fn replacing(mut self, schema: &TableSchema) -> Self {
         self.replaced = (0..schema.secondaries.len()).map(|place| schema.index_number(place)).collect();

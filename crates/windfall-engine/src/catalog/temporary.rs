@@ -102,24 +102,31 @@ impl TemporaryLoad {
         self.loader.push(key, value, supplied)
     }
 
-    /// Gives the rows to the table, which the caller owns. Waits for the calls on the table that are in progress.
+    /// Gives the rows to the table, which the caller owns and which has this name now. Waits for the calls on the table
+    /// that are in progress.
     ///
     /// # Errors
     /// Two rows have one key, also in a unique index; the table has got rows, has changed, or is not that of the load;
     /// errors of the log. The table is unchanged then, and the rows are discarded.
-    pub fn finish(self, table: &Arc<Table>) -> Result<()> {
-        let Self { name, table: loaded, record, loader, new } = self;
+    pub fn finish(self, name: &Arc<str>, table: &Arc<Table>) -> Result<()> {
+        let Self { name: _, table: loaded, record, loader, new } = self;
         Catalog::check_outside()?;
         if !Arc::ptr_eq(&loaded, table) {
-            return Err(SchemaError::DefinitionChanged(name).into());
+            return Err(UsageError::LoadOfOtherTable(name.clone()).into());
         }
-        loader.finish()?;
+        let check_version = |schema: &TableSchema| {
+            if schema.record.version + 1 == record.version {
+                return Ok(());
+            }
+            Err(SchemaError::DefinitionChanged(name.clone()))
+        };
+        // Before the work of the load, which would be in vain.
+        table.with_schema(check_version)?;
+        loader.renamed(name).finish()?;
         let catalog = new.catalog.clone();
         let mut closed = table.close()?;
-        if table.closed_schema(&closed).record.version + 1 != record.version {
-            return Err(SchemaError::DefinitionChanged(name).into());
-        }
-        catalog.check_empty(&name, table.closed_schema(&closed))?;
+        check_version(table.closed_schema(&closed))?;
+        catalog.check_empty(name, table.closed_schema(&closed))?;
         let next = table.next_numbers(&closed).map_err(|error| error.of(|_| Owner::Table(name.clone())))?;
         let mut closing = Closing { table, record: Some(Box::new(record)) };
         catalog.change_closed(&mut closing, &mut closed, None, &new.spaces(), None);

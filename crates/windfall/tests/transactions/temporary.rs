@@ -544,8 +544,34 @@ fn a_load_of_a_temporary_table_owns_what_it_needs() {
     let mut load = gone.load().unwrap();
     drop(gone);
     load.push(b"a", b"x1", &[]).unwrap();
-    is_changed(load.finish(&mut other));
+    other.rename("another");
+    let refused = load.finish(&mut other).unwrap_err();
+    assert!(
+        matches!(&refused, Error::Usage(UsageError::LoadOfOtherTable(name)) if **name == *"another"),
+        "{refused}"
+    );
     assert_eq!(rows_of(&other), []);
+    // An error has the name of the table at the end, and a load that is in vain does no work.
+    let mut load = other.load_unsorted().unwrap();
+    (0..2).for_each(|_| load.push(b"a", b"x1", &[]).unwrap());
+    other.rename("renamed");
+    let twice = load.finish(&mut other).unwrap_err();
+    assert!(
+        matches!(&twice, Error::Schema(SchemaError::DuplicateInputKey { .. }))
+            && twice.to_string().contains("renamed"),
+        "{twice}"
+    );
+    let mut load = other.load_unsorted().unwrap();
+    (0..2).for_each(|_| load.push(b"a", b"x1", &[]).unwrap());
+    other.truncate().unwrap();
+    is_changed(load.finish(&mut other));
+    // The database of the load has closed.
+    let closed = database();
+    let mut load = closed.create_temporary_table("t", TableOptions::default()).unwrap().load().unwrap();
+    load.push(b"a", b"x1", &[]).unwrap();
+    closed.close().unwrap();
+    let refused = load.finish(&mut other).unwrap_err();
+    assert!(matches!(refused, Error::Closed), "{refused}");
     let kept = other.load().unwrap();
     drop((table, other));
     env.run_workers(100);
