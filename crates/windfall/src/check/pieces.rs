@@ -322,17 +322,30 @@ impl<'a> Pieces<'a> {
                 Maps { reached: found.pages, at: 0, is_past_last_map: false }
             }
         };
-        let has_ended = self.compare(&mut maps, owner, tree.space(), left)?;
+        let (space, mut in_use) = (tree.space(), 0);
+        let has_ended = self.compare(&mut maps, owner, space, left, &mut in_use)?;
+        // In one piece every map was read once, and at the moment of the count.
+        if has_ended
+            && self.so_far == 1
+            && let Some(counted) = tablespace::counted_pages(space).filter(|counted| *counted != in_use)
+        {
+            report.finding(format!(
+                "{}: {in_use} pages are in use, but {counted} are counted: the next opening counts them again",
+                owner.tree(space.id())
+            ));
+        }
         Ok(if has_ended { Stage::Ended } else { Stage::Maps(maps) })
     }
 
-    /// Compares some of the pages reached with the allocation maps. Returns whether these were the last.
+    /// Compares some of the pages reached with the allocation maps. Returns whether these were the last. Adds the pages
+    /// in use of each map that it reads to `in_use`.
     fn compare(
         &mut self,
         maps: &mut Maps,
         owner: &Owner,
         space: &Arc<Space>,
         left: &mut usize,
+        in_use: &mut u64,
     ) -> Result<bool> {
         let pool = &self.engine.pool;
         let words = tablespace::pages_a_map(pool.page_size()) / 64;
@@ -345,6 +358,7 @@ impl<'a> Pieces<'a> {
             if !maps.is_past_last_map {
                 let group = tablespace::group(pool, space, maps.at / words)?;
                 (used, is_last) = (group.used, !group.has_next);
+                *in_use += used.iter().map(|word| u64::from(word.count_ones())).sum::<u64>();
             }
             // The map itself is in no tree.
             used.first_mut().into_iter().for_each(|word| *word &= !1);

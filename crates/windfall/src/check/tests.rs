@@ -440,6 +440,24 @@ fn damage_is_found_during_a_transaction_with_long_values() {
     drop(trx);
 }
 
+#[test]
+fn a_wrong_count_of_the_pages_is_found() {
+    let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+    let db = open(&disk, &env);
+    let table = db.create_table("t", indexed()).unwrap();
+    (0..8u8).for_each(|n| table.put(&[n], &long(n)).unwrap());
+    let checks = || [db.check().unwrap().findings, db.check_live().unwrap().findings];
+    assert_eq!(checks(), [Vec::<String>::new(), Vec::new()]);
+    tablespace::miscount_pages(&space(&db, "t"));
+    for findings in checks() {
+        assert!(findings.len() == 1 && findings[0].contains("are counted"), "{findings:?}");
+    }
+    drop((table, db));
+    // Nothing of the count is stored, and what is not counted yet is not compared.
+    let db = open(&disk, &env);
+    assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
+}
+
 /// The tree was walked in an earlier piece than the one that compares the pages, and a rollback has run in between.
 #[test]
 fn a_value_that_a_rollback_puts_back_between_two_pieces_is_not_lost() {

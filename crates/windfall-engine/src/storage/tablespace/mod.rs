@@ -366,6 +366,20 @@ pub fn count_pages(pool: &BufferPool, space: &Arc<Space>) -> Result<u64> {
     Ok(0)
 }
 
+/// Returns the number of pages in use, if it was counted since the opening.
+pub fn counted_pages(space: &Space) -> Option<u64> {
+    match space.page_count().known() {
+        Known::Pages(pages) => Some(pages),
+        Known::Before(_) => None,
+    }
+}
+
+/// Makes the number of pages in use wrong by one.
+#[cfg(any(test, feature = "testing"))]
+pub fn miscount_pages(space: &Space) {
+    space.page_count().change(0, true);
+}
+
 /// Counts the pages of a group that exists, unless another thread has.
 fn count_group(pool: &BufferPool, space: &Arc<Space>, group: u32) -> Result<()> {
     let span = pages_a_map(pool.page_size());
