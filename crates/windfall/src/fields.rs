@@ -92,8 +92,9 @@ impl<A: Access> Table<A> {
     }
 
     /// Gives a row another key, and these fields, as [`Table::change_key_with`] does: a field that is kept is that of
-    /// the row with the old key. If it is long it is copied, 64 KiB at a time: read views, a rollback and purge find
-    /// the row with the old key, and its pages, as they were. With two equal keys it is [`Table::update_fields`].
+    /// the row with the old key. If it is long it is copied, page by page: read views, a rollback and purge find the
+    /// row with the old key, and its pages, as they were. A row that was not written field by field is read whole, if a
+    /// field is kept. With two equal keys it is [`Table::update_fields`].
     ///
     /// ```
     /// # fn main() -> windfall::Result<()> {
