@@ -253,8 +253,8 @@ impl NewIndexes {
         self.table.with_schema(is_noting) && !self.rows.space().is_dropped()
     }
 
-    /// Ends the noting of changes for good. If calls stay on the table for long, the ended log stays in the schema until
-    /// the next statement replaces that.
+    /// Ends the noting of changes for good. If calls stay on the table for long, the ended log stays in the schema
+    /// until the next statement replaces that.
     fn end_notes(&self, env: &dyn Env) {
         self.row_log.end();
         if let Ok(mut closed) = Table::close_all(core::iter::once(&self.table), Some((env.now(), env))) {

@@ -339,8 +339,8 @@ fn a_statement_that_gives_up_leaves_its_tables_open() {
     }
 }
 
-/// A build that has filled its index gives up, at its limit or by an interrupt, while a call stays on the table that has
-/// begun meanwhile: the statement ends before the call does.
+/// A build that has filled its index gives up, at its limit or by an interrupt, while a call stays on the table that
+/// has begun meanwhile: the statement ends before the call does.
 #[test]
 fn an_index_build_gives_up_although_a_call_stays_on_the_table() {
     for by_interrupt in [false, true] {

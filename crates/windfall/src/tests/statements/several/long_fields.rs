@@ -414,7 +414,7 @@ fn a_function_gets_the_chosen_fields_as_a_reader_of_them() -> Result<()> {
 fn values_of_several_mib_are_noted_up_to_the_limit() -> Result<()> {
     const MIB: usize = 1 << 20;
     // A note has the encoded row with the field, the key with its length, and what each note takes.
-    let one = fields::encode(&[&b""[..], b"", &[0; 3 * MIB]]).len() + 5 + 2 + 64;
+    let one = fields::encode(&[&b""[..], b"", &vec![0; 3 * MIB]]).len() + 5 + 2 + 64;
     for (run, fits) in [(one, true), (one - 1, false)] {
         let options = Options::default()
             .page_size(16 << 10)
