@@ -6,12 +6,13 @@
 //! **Invariants.** A value is read completely, and belongs to one version (test:
 //! `a_reader_never_takes_another_value_for_its_own`). If a chain was freed, the entry has usually changed since the
 //! read, so it is read again; a missing chain is damage only if the entry is unchanged (test:
-//! `a_row_that_was_inserted_twice_is_read_again`). A reader with a read view keeps all versions that it sees from
-//! purge, with their chains (test: `a_pin_keeps_versions_and_a_reader_its_value`), or gets an error because the view
-//! was ended (test: `a_view_is_ended_within_a_long_value`); a reader of a stream has such a view until its end (test:
-//! `a_sink_blocks_no_call_and_gets_the_value_that_was_there`).
+//! `a_row_that_was_inserted_twice_is_read_again`), and a row that was rolled back meanwhile is absent (test:
+//! `a_row_that_is_rolled_back_while_it_is_read_is_absent`). A reader with a read view keeps all versions that it sees
+//! from purge, with their chains (test: `a_pin_keeps_versions_and_a_reader_its_value`), or gets an error because the
+//! view was ended (test: `a_view_is_ended_within_a_long_value`); a reader of a stream has such a view until its end
+//! (test: `a_sink_blocks_no_call_and_gets_the_value_that_was_there`).
 
-use core::ops::Range;
+use core::ops::{Deref, Range};
 use std::collections::VecDeque;
 
 use smallvec::SmallVec;
@@ -53,10 +54,7 @@ fn damaged(tree: &Tree, what: &str) -> Error {
 /// Damage, I/O, a dropped table.
 pub fn get(tree: &Tree, key: &[u8], fields: FieldSet, out: &mut Vec<u8>) -> Result<bool> {
     let Some(header) = tree.get_into(key, out)? else { return Ok(false) };
-    if header.is_deleted() || header.is_plain() {
-        return Ok(!header.is_deleted());
-    }
-    stored_elsewhere(tree, key, header, fields, out)
+    if header.is_deleted() { Ok(false) } else { resolve(tree, key, header, fields, out) }
 }
 
 /// Replaces the stored value of an entry at which a cursor stands, in `out`, by the row's value. Returns `false` if the
@@ -71,7 +69,22 @@ pub fn resolve(
     fields: FieldSet,
     out: &mut Vec<u8>,
 ) -> Result<bool> {
-    if header.is_plain() { Ok(true) } else { stored_elsewhere(tree, key, header, fields, out) }
+    Ok(resolve_with_header(tree, key, header, fields, out)?.is_some())
+}
+
+/// As [`resolve`], but returns the header of the version that was read, which may be a later one; `None` if the row was
+/// removed meanwhile.
+///
+/// # Errors
+/// As [`get`].
+pub(in crate::txn) fn resolve_with_header(
+    tree: &Tree,
+    key: &[u8],
+    header: EntryHeader,
+    fields: FieldSet,
+    out: &mut Vec<u8>,
+) -> Result<Option<EntryHeader>> {
+    if header.is_plain() { Ok(Some(header)) } else { stored_elsewhere(tree, key, header, fields, out) }
 }
 
 /// As [`resolve`], but reads only the [`INDEXED_BYTES`] first bytes of a long value: those that index keys are made of.
@@ -91,7 +104,8 @@ pub(crate) fn indexed_of(tree: &Tree, header: EntryHeader, out: &mut Vec<u8>) ->
     follow(tree, header, INDEXED, out)
 }
 
-/// As [`get`], but returns the entry's header, whether it is delete-marked or not.
+/// As [`get`], but returns the entry's header, whether it is delete-marked or not: that of the version whose value was
+/// read. `None` if there is no entry, or the row was rolled back while its value was read.
 ///
 /// # Errors
 /// As [`get`].
@@ -102,10 +116,7 @@ pub(crate) fn get_with_header(
     out: &mut Vec<u8>,
 ) -> Result<Option<EntryHeader>> {
     let Some(header) = tree.get_into(key, out)? else { return Ok(None) };
-    if !header.is_deleted() {
-        resolve(tree, key, header, fields, out)?;
-    }
-    Ok(Some(header))
+    if header.is_deleted() { Ok(Some(header)) } else { resolve_with_header(tree, key, header, fields, out) }
 }
 
 /// Returns whether two versions of a row that both exist, given by their stored values, read as the same if only these
@@ -128,19 +139,20 @@ pub(in crate::txn) fn read_alike(
 }
 
 /// Replaces the stored value in `out` by the row's value, or by that of the entry's present version if a chain was
-/// freed. A chain that the entry still refers to was not freed: an error is damage then. Headers do not tell: an entry
-/// that was removed and inserted again by one transaction has the header of before.
+/// freed, and returns the header of the version. A chain that the entry still refers to was not freed: an error is
+/// damage then. Headers do not tell: an entry that was removed and inserted again by one transaction has the header of
+/// before.
 fn stored_elsewhere(
     tree: &Tree,
     key: &[u8],
     mut header: EntryHeader,
     fields: FieldSet,
     out: &mut Vec<u8>,
-) -> Result<bool> {
+) -> Result<Option<EntryHeader>> {
     loop {
-        let Err(error) = follow(tree, header, fields, out) else { return Ok(true) };
+        let Err(error) = follow(tree, header, fields, out) else { return Ok(Some(header)) };
         let before = core::mem::take(out);
-        let Some(now) = tree.get_into(key, out)?.filter(|now| !now.is_deleted()) else { return Ok(false) };
+        let Some(now) = tree.get_into(key, out)?.filter(|now| !now.is_deleted()) else { return Ok(None) };
         if now.flags == header.flags && *out == before {
             return Err(error);
         }
@@ -281,15 +293,15 @@ pub fn inline_fields(value: &[u8], selected: FieldSet) -> Option<Vec<u8>> {
 
 /// A row's value, read piece by piece.
 #[derive(Debug)]
-pub struct RowReader {
+pub struct RowReader<T = Arc<Tree>> {
     /// What is left of it.
-    pieces: VecDeque<Piece>,
+    pieces: VecDeque<Piece<T>>,
     /// The number of bytes of that which are read.
     left: u64,
 }
 
 #[derive(Debug)]
-enum Piece {
+enum Piece<T> {
     /// From memory.
     Inline {
         bytes: Vec<u8>,
@@ -297,10 +309,10 @@ enum Piece {
         at: usize,
     },
     /// From its overflow pages.
-    Chain(OverflowReader<Arc<Tree>>),
+    Chain(OverflowReader<T>),
 }
 
-impl Piece {
+impl<T: Deref<Target = Tree>> Piece<T> {
     fn left(&self) -> u64 {
         match self {
             Self::Inline { bytes, at } => (bytes.len() - at) as u64,
@@ -309,20 +321,20 @@ impl Piece {
     }
 }
 
-impl RowReader {
+impl<T: Deref<Target = Tree> + Clone> RowReader<T> {
     /// Creates a reader of the value of an entry: of fields, it reads the [encoded](row) row.
     ///
     /// # Errors
     /// Damage.
     pub(in crate::txn) fn new(
-        tree: &Arc<Tree>,
+        tree: &T,
         header: EntryHeader,
         value: Vec<u8>,
         selected: FieldSet,
     ) -> Result<Self> {
         let inline = |bytes| Piece::Inline { bytes, at: 0 };
         let chain = |chain| Piece::Chain(OverflowReader::new(tree.clone(), chain));
-        let pieces: VecDeque<Piece> = if header.has_fields() {
+        let pieces: VecDeque<Piece<T>> = if header.has_fields() {
             let is_selected = |n| selected.contains(n);
             let fields = stored_fields(tree, &value)?;
             let lengths =

@@ -145,3 +145,30 @@ fn a_row_that_was_inserted_twice_is_read_again() {
     assert!(value::resolve(&base.clustered, b"row", header, FieldSet::ALL, &mut copied).unwrap());
     assert_eq!(copied, long(3, 2));
 }
+
+/// Nor is the content of a buffer a value: the row that was read is absent.
+#[test]
+fn a_row_that_is_rolled_back_while_it_is_read_is_absent() {
+    let base = base(64 << 20);
+    let secondaries = base.secondaries();
+    let target = base.target(&secondaries);
+    for replaced in [false, true] {
+        let mut trx = Trx::new(&base.transactions);
+        change(&mut trx, &target, b"row", Some(&long(3, 1))).unwrap();
+        let mut copied = Vec::new();
+        let header = base.clustered.get_into(b"row", &mut copied).unwrap().unwrap();
+        trx.rollback().unwrap();
+        if replaced {
+            let mut next = Trx::new(&base.transactions);
+            change(&mut next, &target, b"row", Some(&long(3, 2))).unwrap();
+            next.commit().unwrap();
+        }
+        purge(&base, || {});
+        let read =
+            value::resolve_with_header(&base.clustered, b"row", header, FieldSet::ALL, &mut copied).unwrap();
+        let mut value = Vec::new();
+        let now = value::get_with_header(&base.clustered, b"row", FieldSet::ALL, &mut value).unwrap();
+        assert_eq!((read, read.is_some()), (now, replaced));
+        assert!(!replaced || read != Some(header) && copied == long(3, 2) && value == copied);
+    }
+}
