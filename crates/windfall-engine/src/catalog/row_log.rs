@@ -13,7 +13,8 @@
 //! fields. They count like all others, exactly: a build in one step makes changes wait, and one in two steps writes
 //! runs and fails at the limit. A change that leaves the chosen fields in their chains reads and notes nothing. Where
 //! it changes them, it reads those of before from their chains, and those of after as they were stored, before it
-//! changes the entry.
+//! changes the entry. Before it reads them the log looks for room for all of them, given their lengths: so near the
+//! limit it may fail for notes that are in memory already, or that turn out to be equal.
 //!
 //! *Between the steps of an alteration.* Once the trees are filled, an alteration in two steps is left open, and its
 //! notes are applied only on request. Changes then wait for no room ([`RowLog::wait_no_more`]): the change with which
@@ -40,18 +41,20 @@
 //! `writers_between_the_steps_of_an_alteration_do_not_wait`), and none fails because of them (test:
 //! `an_alteration_fails_and_its_writers_do_not`). Notes in memory take less than the bytes of one run, and each thread
 //! that writes a run has as many, and what one change has added (test: `notes_beyond_the_memory_go_to_runs`). A log
-//! fails for want of room with the first change that would bring its notes above the limit, and with none before,
-//! however long the notes are and however slow the disk is: in memory, in runs, being written, and read but not yet
-//! applied, each with [`NOTE_OVERHEAD_BYTES`] (tests: `the_limit_of_notes_is_exact`,
+//! fails for want of room with the first change that would bring its notes above the limit, and with none before but
+//! for chosen fields (above), however long the notes are and however slow the disk is: in memory, in runs, being
+//! written, and read but not yet applied, each with [`NOTE_OVERHEAD_BYTES`] (tests: `the_limit_of_notes_is_exact`,
 //! `notes_that_were_read_and_not_applied_count_towards_the_limit`, `a_slow_write_of_a_run_keeps_no_writer_waiting`,
-//! `values_of_several_mib_are_noted_up_to_the_limit`). No more notes are taken at a time once they have [`TAKEN_BYTES`]
-//! (test: `long_notes_are_taken_few_at_a_time`). A note is in memory, in a run, or with the thread that moves it, and
-//! counted until it is taken (test: `notes_beyond_the_memory_go_to_runs`). A log that has failed or ended keeps no
-//! notes (test: `notes_beyond_the_memory_go_to_runs`), and changes and rollbacks then read and note nothing for it,
-//! although it may be in the schema for a while (test: `a_log_that_has_ended_costs_a_writer_nothing`). The alteration
-//! of a failed log is never finished (test: `an_alteration_fails_and_its_writers_do_not`). Thus none is being written
-//! once the gate is closed and the transactions have ended: a call writes a run inside its table's gate, and a rollback
-//! before its transaction ends.
+//! `values_of_several_mib_are_noted_up_to_the_limit`). Values of chosen fields for whose notes there is no room are not
+//! read (tests: `values_beyond_the_limit_of_notes_are_not_read`,
+//! `a_log_without_room_for_values_fails_before_they_are_read`). No more notes are taken at a time once they have
+//! [`TAKEN_BYTES`] (test: `long_notes_are_taken_few_at_a_time`). A note is in memory, in a run, or with the thread that
+//! moves it, and counted until it is taken (test: `notes_beyond_the_memory_go_to_runs`). A log that has failed or ended
+//! keeps no notes (test: `notes_beyond_the_memory_go_to_runs`), and changes and rollbacks then read and note nothing
+//! for it, although it may be in the schema for a while (test: `a_log_that_has_ended_costs_a_writer_nothing`). The
+//! alteration of a failed log is never finished (test: `an_alteration_fails_and_its_writers_do_not`). Thus none is
+//! being written once the gate is closed and the transactions have ended: a call writes a run inside its table's gate,
+//! and a rollback before its transaction ends.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -88,8 +91,11 @@ const ROW_KEY_LENGTH_BYTES: usize = 2;
 
 /// Returns the note of a row with a value that begins with these bytes.
 fn note_of_row(row: &[u8], value: &[u8]) -> Vec<u8> {
-    let length = u16::try_from(row.len()).expect("the key limit is below 64 KiB");
-    [&length.to_le_bytes(), row, value].concat()
+    [&length_of_key(row), row, value].concat()
+}
+
+fn length_of_key(row: &[u8]) -> [u8; ROW_KEY_LENGTH_BYTES] {
+    u16::try_from(row.len()).expect("the key limit is below 64 KiB").to_le_bytes()
 }
 
 /// Returns the key of a noted row, and the first bytes of its value.
@@ -250,6 +256,11 @@ impl RowLog {
         !self.readings.is_empty()
     }
 
+    /// Returns whether entries, or the first bytes of rows, are noted.
+    pub fn notes_first_bytes(&self) -> bool {
+        self.filled.iter().any(|filled| filled.key.is_some() || filled.reading == INDEXED)
+    }
+
     /// Returns what the notes of rows for a tree are that is filled of these fields.
     pub(super) fn noted_with(&self, reading: FieldSet) -> Noted {
         self.readings.iter().position(|other| *other == reading).map_or(Noted::Row, Noted::Read)
@@ -272,21 +283,31 @@ impl RowLog {
             }
         }
         if self.filled.iter().any(|filled| filled.key.is_none() && filled.reading == INDEXED) {
-            noted.extend(Self::notes_of_row(Noted::Row, row, before, after));
+            let sides = if before == after { [None; 2] } else { [before, after] };
+            noted.extend(sides.into_iter().flatten().map(|value| (Noted::Row, note_of_row(row, value))));
         }
         self.add(noted);
     }
 
-    /// Returns the notes of a row with these values.
-    fn notes_of_row(
-        noted: Noted,
-        row: &[u8],
-        before: Option<&[u8]>,
-        after: Option<&[u8]>,
-    ) -> impl Iterator<Item = Note> {
-        let sides = if before == after { [None; 2] } else { [before, after] };
-        let rows = sides.map(|value| value.map(|value| note_of_row(row, value)));
-        rows.into_iter().flatten().map(move |row| (noted, row))
+    /// Returns whether notes of a row with values of these lengths do not exceed the limit, whatever is in memory
+    /// already. If they do, the log fails: values of any length are not read to find out that there is no room for
+    /// them.
+    fn has_room_for(&self, row: &[u8], values: &[u64]) -> bool {
+        if self.has_ended() {
+            return false;
+        }
+        let Some(disk) = self.disk.get() else { return true };
+        let each = (ROW_KEY_LENGTH_BYTES + row.len() + NOTE_OVERHEAD_BYTES) as u64;
+        let all = values.iter().fold(0, |all: u64, value| all.saturating_add(each).saturating_add(*value));
+        let notes = self.notes.lock();
+        let held = (self.bytes() + notes.other_bytes()) as u64;
+        drop(notes);
+        // `fail` takes the mutex, too.
+        let has_room = held.saturating_add(all) <= disk.limit as u64;
+        if !has_room {
+            self.fail(disk.exceeded());
+        }
+        has_room
     }
 
     fn add(&self, noted: SmallVec<[Note; 4]>) {
@@ -397,6 +418,11 @@ impl RowLog {
         taken
     }
 
+    /// Returns whether so many notes with so many bytes are as many as are taken at a time.
+    pub(super) fn are_enough(count: usize, bytes: usize, most: usize) -> bool {
+        count >= most || bytes >= TAKEN_BYTES
+    }
+
     /// Takes at most this many notes: those of the oldest runs first, in the order of their keys. No more are taken
     /// once they have [`TAKEN_BYTES`]; but at least one is, if there is any.
     ///
@@ -404,7 +430,7 @@ impl RowLog {
     /// Damage, I/O: a run cannot be read.
     pub(super) fn take_some(&self, most: usize) -> Result<BTreeSet<Note>> {
         let (mut taken, mut taken_bytes) = (BTreeSet::new(), 0);
-        let are_enough = |taken: &BTreeSet<Note>, bytes: usize| taken.len() >= most || bytes >= TAKEN_BYTES;
+        let are_enough = |taken: &BTreeSet<Note>, bytes| Self::are_enough(taken.len(), bytes, most);
         loop {
             let mut notes = self.notes.lock();
             // A note of one run may be in the next one, too, and is taken once.
@@ -572,8 +598,23 @@ impl Follower for RowLog {
         &self.readings
     }
 
-    fn note_read(&self, reading: usize, row: &[u8], before: Option<&[u8]>, after: Option<&[u8]>) {
-        self.add(Self::notes_of_row(Noted::Read(reading), row, before, after).collect());
+    fn notes_first_bytes(&self) -> bool {
+        Self::notes_first_bytes(self)
+    }
+
+    fn has_room_for(&self, row: &[u8], values: &[u64]) -> bool {
+        Self::has_room_for(self, row, values)
+    }
+
+    fn begin_note(&self, row: &[u8]) -> Vec<u8> {
+        [&length_of_key(row), row].concat()
+    }
+
+    fn note_read(&self, reading: usize, before: Option<Vec<u8>>, after: Option<Vec<u8>>) {
+        if before != after {
+            let notes = [before, after].into_iter().flatten();
+            self.add(notes.map(|note| (Noted::Read(reading), note)).collect());
+        }
     }
 
     fn has_ended(&self) -> bool {

@@ -169,8 +169,10 @@ impl IndexOptions {
     ///
     /// The chosen fields of one row are in memory at a time. A change meanwhile is noted with what they were and what
     /// they become: such notes are as long as the fields, and count towards the same limits as all others, beyond which
-    /// changes wait, or an alteration in two steps fails with [`UsageError::TooManyNotes`]. A change that keeps the
-    /// chosen fields ([`FieldChange::Keep`](crate::FieldChange::Keep)) neither reads nor notes them. The choice is not
+    /// changes wait, or an alteration in two steps fails with [`UsageError::TooManyNotes`]. An interrupt ends a change
+    /// that reads them. A chosen field that has pages of its own and is kept
+    /// ([`FieldChange::Keep`](crate::FieldChange::Keep)) is not read for a change of other fields, and not noted unless
+    /// another chosen field changes. A row without such pages is noted whole, whatever changes in it. The choice is not
     /// stored, and has no meaning for an index of a new table.
     ///
     /// ```

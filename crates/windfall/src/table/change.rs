@@ -303,7 +303,7 @@ impl<A: Access> Table<A> {
         let mut secondaries = Secondaries::new();
         schema.secondaries_to_change(self.engine.catalog.extractors(), &mut secondaries);
         let keys_of = |value: &[u8]| schema.keys_of(value);
-        let noting = schema.noting().map(|row_log| {
+        let noting = schema.noting().filter(|row_log| row_log.notes_first_bytes()).map(|row_log| {
             |key: &[u8], before: Option<&[u8]>, after: Option<&[u8]>| row_log.note(key, before, after)
         });
         let target = RowTarget {

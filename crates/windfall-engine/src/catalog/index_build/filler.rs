@@ -6,7 +6,8 @@
 //!
 //! **Invariants.** Those of [`index_build`](super) (tests: `any_transactions_run_during_an_index_build`,
 //! `several_indexes_are_built_while_any_transactions_run`). The bound of the entries in memory is one for all trees
-//! (test: `the_memory_of_several_sorts_is_bounded_as_one`).
+//! (test: `the_memory_of_several_sorts_is_bounded_as_one`). A turn of a wait applies few notes, and fewer if they are
+//! long (test: `long_notes_are_applied_few_at_a_time_during_a_wait`).
 
 use core::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -18,7 +19,7 @@ use super::{
         bulk::{self, Load},
         entry_maker::{EntryKey, EntryMaker, readings_of},
         row_count,
-        row_log::{NOTES_LIMIT_BYTES, Note, Noted, RowLog},
+        row_log::{NOTES_LIMIT_BYTES, Note, Noted, RowLog, bytes_of},
         runs::{EntryTail, Runs},
         state::Catalog,
     },
@@ -185,7 +186,8 @@ impl<'a, 'f> IndexFiller<'a, 'f> {
         for filler in all {
             filler.of.provide(filler.catalog)?;
         }
-        Ok(most.owned(most.apply_some(NOTES_PER_CHECK))? == NOTES_PER_CHECK)
+        // Long notes are fewer: the turn lasts no longer because of them.
+        most.owned(most.apply_few(NOTES_PER_CHECK)).map(|(_, are_more)| are_more)
     }
 
     /// Applies deferred entries, and notes until they are few in all. Transactions wait meanwhile.
@@ -450,24 +452,31 @@ impl<'a, 'f> IndexFiller<'a, 'f> {
 
     /// Applies at most this many of the noted entries. Returns how many it applied.
     fn apply_some(&self, most: usize) -> Result<usize> {
-        self.row_log.check_notes()?;
-        LongWork::check()?;
         let mut applied = 0;
         while applied < most {
-            // Few at a time if they are long.
-            let noted = self.row_log.take_some(most - applied)?;
-            if noted.is_empty() {
+            let (some, _) = self.apply_few(most - applied)?;
+            if some == 0 {
                 break;
             }
-            let apply = |note| self.for_each_noted(note, |at, key| self.apply_note(at, &key));
-            if let Err(error) = noted.iter().try_for_each(apply) {
-                // An alteration may go on after an error. To apply a note again does no harm.
-                self.row_log.put_back(noted);
-                return Err(error);
-            }
-            applied += noted.len();
+            applied += some;
         }
         Ok(applied)
+    }
+
+    /// Applies what the row log gives at a time: at most this many of the noted entries, and few if they are long.
+    /// Returns how many it applied, and whether there may be more.
+    fn apply_few(&self, most: usize) -> Result<(usize, bool)> {
+        self.row_log.check_notes()?;
+        LongWork::check()?;
+        let noted = self.row_log.take_some(most)?;
+        let are_more = RowLog::are_enough(noted.len(), noted.iter().map(bytes_of).sum(), most);
+        let apply = |note| self.for_each_noted(note, |at, key| self.apply_note(at, &key));
+        if let Err(error) = noted.iter().try_for_each(apply) {
+            // An alteration may go on after an error. To apply a note again does no harm.
+            self.row_log.put_back(noted);
+            return Err(error);
+        }
+        Ok((noted.len(), are_more))
     }
 
     /// Applies a noted entry, and before that the oldest deferred entry if these are many.

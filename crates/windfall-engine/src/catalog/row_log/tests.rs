@@ -244,16 +244,21 @@ fn rows_are_noted_with_each_choice_of_fields() {
     let places = [one, INDEXED, other].map(|reading| row_log.noted_with(reading));
     assert_eq!(places, [Noted::Read(0), Noted::Row, Noted::Read(1)]);
     row_log.note(b"row", None, Some(b"first"));
-    row_log.note_read(1, b"row", Some(b"one"), Some(b"two"));
-    row_log.note_read(1, b"row", Some(b"same"), Some(b"same"));
-    row_log.note_read(0, b"row", Some(b"one"), None);
+    let note_read = |reading, sides: [Option<&str>; 2]| {
+        let note = |value: &str| [&*row_log.begin_note(b"row"), value.as_bytes()].concat();
+        let [before, after] = sides.map(|value| value.map(note));
+        row_log.note_read(reading, before, after);
+    };
+    note_read(1, [Some("one"), Some("two")]);
+    note_read(1, [Some("same"), Some("same")]);
+    note_read(0, [Some("one"), None]);
     let expected =
         [(Noted::Row, "first"), (Noted::Read(0), "one"), (Noted::Read(1), "one"), (Noted::Read(1), "two")];
     let expected = expected.map(|(noted, value)| (noted, note_of_row(b"row", value.as_bytes())));
     assert_eq!(row_log.bytes(), expected.iter().map(super::bytes_of).sum::<usize>());
     assert_eq!(row_log.take(), BTreeSet::from(expected));
     row_log.end();
-    row_log.note_read(0, b"row", Some(b"one"), None);
+    note_read(0, [Some("one"), None]);
     assert_eq!(row_log.count(), 0);
 }
 
@@ -271,4 +276,27 @@ fn long_notes_are_taken_few_at_a_time() {
         let taken: Vec<usize> = (0..5).map(|_| log.take_some(10).unwrap().len()).collect();
         assert_eq!((taken, log.count()), (vec![2, 2, 2, 1, 0], 0));
     }
+}
+
+/// Values are not read if there is no room for their notes.
+#[test]
+fn a_log_without_room_for_values_fails_before_they_are_read() {
+    let (tree, engine) = lone_tree();
+    let each = (3 + ROW_KEY_LENGTH_BYTES + NOTE_OVERHEAD_BYTES) as u64;
+    for (excess, runs) in [(0, 0), (1, 0), (0, 1), (1, 1)] {
+        let (log, limit) = log_on_disk(&tree, &engine);
+        let held = if runs == 0 { 1_000 } else { 60_000 };
+        log.note(b"row", None, Some(&vec![b'.'; held - each as usize]));
+        assert_eq!((log.count(), log.runs()), (1, runs));
+        let left = (limit - held) as u64 - 2 * each;
+        let has_room = log.has_room_for(b"row", &[left / 2, left - left / 2 + excess]);
+        assert_eq!((has_room, log.has_ended(), log.count()), (excess == 0, excess > 0, 1 - excess as usize));
+        let failed = log.check_notes();
+        let is_right =
+            matches!(failed, Err(Error::Usage(UsageError::TooManyNotes { limit: of, .. })) if of == limit);
+        assert!(if excess == 0 { failed.is_ok() } else { is_right }, "{failed:?}");
+        assert!(!log.has_room_for(b"row", &[u64::MAX, u64::MAX]) && log.check_notes().is_err());
+    }
+    // A build in one step has no limit: its changes wait.
+    assert!(row_log(&tree, &[None]).has_room_for(b"row", &[u64::MAX]));
 }

@@ -162,6 +162,7 @@ fn try_change<'e: 't, 't>(
         || edit.fields().is_some()
         || !target.secondaries.is_empty()
         || target.watch.is_some()
+        || target.reads.is_some()
         || edit.entries.is_some()
     {
         let active = trx.transactions().active();
@@ -241,7 +242,8 @@ fn try_change<'e: 't, 't>(
         let before = read_before.filter(|header| !header.is_deleted());
         let before = before.map(|header| (header, &stored_before[..]));
         let after = stored.as_deref().map(|bytes| (EntryHeader { flags, ..EntryHeader::default() }, bytes));
-        reads.note_change(tree, key, before, after);
+        // It may fail: the rollback of the call frees the chains that were written.
+        reads.note_change(tree, key, before, after)?;
     }
     trx.transactions().undo_context().failpoint.pass()?;
     let new = stored.as_deref().map(|bytes| NewValue { bytes, flags });

@@ -348,7 +348,19 @@ impl Follower for Noted {
         &[]
     }
 
-    fn note_read(&self, _: usize, _: &[u8], _: Option<&[u8]>, _: Option<&[u8]>) {
+    fn notes_first_bytes(&self) -> bool {
+        true
+    }
+
+    fn has_room_for(&self, _: &[u8], _: &[u64]) -> bool {
+        panic!("no field is chosen");
+    }
+
+    fn begin_note(&self, _: &[u8]) -> Vec<u8> {
+        panic!("no field is chosen");
+    }
+
+    fn note_read(&self, _: usize, _: Option<Vec<u8>>, _: Option<Vec<u8>>) {
         panic!("no field is chosen");
     }
 

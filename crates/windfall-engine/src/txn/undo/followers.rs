@@ -13,8 +13,11 @@
 //! `a_follower_gets_the_fields_that_the_undone_change_has_kept`). A follower that reads chosen fields is notified of
 //! the values as these fields read, of those with which the entry was stored, so it is given what a reader of the same
 //! fields reads (test: `an_index_is_built_of_long_fields_while_transactions_run`). Chosen fields that a change or a
-//! rollback leaves in their chains are not read for it (test: `a_chosen_field_that_is_kept_is_not_read`). When a
-//! transaction has ended all its notifications have been made (checked by `running/rollback.rs::undo_record`).
+//! rollback leaves in their chains are not read for it (test: `a_chosen_field_that_is_kept_is_not_read`), nor values
+//! for which it has no room (test: `values_beyond_the_limit_of_notes_are_not_read`). An interrupt ends a change that
+//! reads values for it, which then is undone, and no rollback (test:
+//! `an_interrupt_ends_a_change_that_reads_what_it_notes`). When a transaction has ended all its notifications have been
+//! made (checked by `running/rollback.rs::undo_record`).
 //!
 //! **Order in memory.** Both have a sequentially consistent fence between the two steps, and one of these fences is the
 //! first in the total order. If it is the rollback's, the follower finds the leaf latched, and reads the restored row;
@@ -26,20 +29,20 @@ use std::collections::BTreeMap;
 use smallvec::SmallVec;
 
 use crate::{
-    error::{Error, Result},
+    error::{Error, LockError, Owner, Result, UsageError},
     ids::SpaceId,
     page::EntryHeader,
     row::FieldSet,
     store::Tree,
     sync::{
-        Arc, Mutex, Rank,
+        Arc, LongWork, Mutex, Rank,
         atomic::{
             AtomicUsize,
             Ordering::{Relaxed, SeqCst},
             fence,
         },
     },
-    txn::mvcc::value,
+    txn::mvcc::value::{self, RowReader},
 };
 
 /// An observer of the rows of a table.
@@ -51,8 +54,19 @@ pub trait Follower: Send + Sync + fmt::Debug {
     /// Returns the sets of fields with which it reads values, besides their first bytes.
     fn readings(&self) -> &[FieldSet];
 
-    /// Notes that a row is about to change, or was rolled back: its values as one of the readings reads them.
-    fn note_read(&self, reading: usize, row: &[u8], before: Option<&[u8]>, after: Option<&[u8]>);
+    /// Returns whether it notes the first bytes of values at all.
+    fn notes_first_bytes(&self) -> bool;
+
+    /// Returns whether there is room for notes of a row with values of so many bytes in all. If there is none, the
+    /// follower ends with an error, as for notes that exceed its limit.
+    fn has_room_for(&self, row: &[u8], values: &[u64]) -> bool;
+
+    /// Begins a note of a row, to which a value is appended as one of the readings reads it.
+    fn begin_note(&self, row: &[u8]) -> Vec<u8>;
+
+    /// Notes that a row is about to change, or was rolled back: the notes of its values, as one of the readings reads
+    /// them.
+    fn note_read(&self, reading: usize, before: Option<Vec<u8>>, after: Option<Vec<u8>>);
 
     /// Returns whether it takes no notes any more.
     fn has_ended(&self) -> bool;
@@ -66,6 +80,9 @@ pub trait Follower: Send + Sync + fmt::Debug {
     /// Waits until its backlog is below the limit.
     fn wait_for_room(&self);
 }
+
+/// Bytes of a value that are read for a note between two tests of the interrupt.
+const READ_BYTES: usize = 64 << 10;
 
 /// The registered followers.
 #[derive(Debug)]
@@ -100,9 +117,10 @@ pub(in crate::txn) type Version = Option<(EntryHeader, Vec<u8>)>;
 
 /// What a follower needs of a value that is about to be undone.
 pub(in crate::txn) struct Undone {
-    /// Its first bytes.
-    first: Vec<u8>,
-    /// The value as each of the follower's readings reads it; `None` if the restored value reads the same.
+    /// Its first bytes, if the follower notes them.
+    first: Option<Vec<u8>>,
+    /// The note of the value as each of the follower's readings reads it; `None` if nothing is noted: the restored
+    /// value reads the same, or there is no room.
     read: SmallVec<[Option<Vec<u8>>; 1]>,
 }
 
@@ -143,25 +161,71 @@ impl dyn Follower + '_ {
     /// Notifies the follower that a row is about to change, of which the caller holds the key latch: the stored values
     /// before and after, as its readings read them. A value that cannot be read is an error of the follower, and not of
     /// the change.
+    ///
+    /// # Errors
+    /// [`LockError::Interrupted`]: the change must be given up. What was noted before is
+    /// harmless: the row stays as it was.
     pub(in crate::txn) fn note_change(
         &self,
         tree: &Tree,
         key: &[u8],
         before: Option<(EntryHeader, &[u8])>,
         after: Option<(EntryHeader, &[u8])>,
-    ) {
+    ) -> Result<()> {
         for (n, fields) in self.readings().iter().enumerate() {
             if before.zip(after).is_some_and(|(before, after)| value::read_alike(before, after, *fields)) {
                 continue;
             }
-            let read = |side: Option<(EntryHeader, &[u8])>| {
-                side.map(|(header, stored)| read_with(tree, header, stored, *fields)).transpose()
-            };
-            match (read(before), read(after)) {
-                (Ok(before), Ok(after)) => self.note_read(n, key, before.as_deref(), after.as_deref()),
-                (Err(error), _) | (_, Err(error)) => self.note_unreadable(error),
+            match self.read_sides(tree, key, [before, after], *fields, || Ok(LongWork::check()?)) {
+                Ok(Some([before, after])) => self.note_read(n, before, after),
+                Ok(None) => {}
+                Err(error @ Error::Lock(LockError::Interrupted)) => return Err(error),
+                Err(error) => self.note_unreadable(error),
             }
         }
+        Ok(())
+    }
+
+    /// Returns the notes of values of a row, read with these fields. `None` if there is no room for them: then nothing
+    /// was read.
+    fn read_sides<const SIDES: usize>(
+        &self,
+        tree: &Tree,
+        key: &[u8],
+        sides: [Option<(EntryHeader, &[u8])>; SIDES],
+        fields: FieldSet,
+        check: impl Fn() -> Result<()>,
+    ) -> Result<Option<[Option<Vec<u8>>; SIDES]>> {
+        let mut readers = SmallVec::<[_; 2]>::new();
+        for side in sides {
+            let reader = side.map(|(header, stored)| RowReader::new(&tree, header, stored.to_vec(), fields));
+            readers.push(reader.transpose()?);
+        }
+        let lengths: SmallVec<[u64; 2]> = readers.iter().flatten().map(RowReader::left).collect();
+        if !self.has_room_for(key, &lengths) {
+            return Ok(None);
+        }
+        let mut notes = [const { None }; SIDES];
+        for (note, reader) in notes.iter_mut().zip(readers) {
+            let Some(mut reader) = reader else { continue };
+            let mut bytes = self.begin_note(key);
+            // Once: a note takes no more memory than it counts.
+            let length = usize::try_from(reader.left()).unwrap_or(usize::MAX);
+            bytes
+                .try_reserve_exact(length)
+                .map_err(|_| UsageError::OutOfMemory { owner: Owner::Unknown, bytes: reader.left() })?;
+            while reader.left() > 0 {
+                check()?;
+                let start = bytes.len();
+                let more = usize::try_from(reader.left()).map_or(READ_BYTES, |left| left.min(READ_BYTES));
+                bytes.resize(start + more, 0);
+                let read = reader.read(&mut bytes[start..])?;
+                bytes.truncate(start + read);
+                debug_assert!(read > 0, "{} bytes of a value were not read", reader.left());
+            }
+            *note = Some(bytes);
+        }
+        Ok(Some(notes))
     }
 
     /// Reads what the follower needs of the stored value of an entry that is about to become `restored`.
@@ -171,14 +235,22 @@ impl dyn Follower + '_ {
     pub(in crate::txn) fn read_undone(
         &self,
         tree: &Tree,
+        key: &[u8],
         (header, stored): (EntryHeader, &[u8]),
         restored: Option<(EntryHeader, &[u8])>,
     ) -> Result<Undone> {
-        let first = read_with(tree, header, stored, value::INDEXED)?;
+        let read_first = || {
+            let mut first = stored.to_vec();
+            value::follow(tree, header, value::INDEXED, &mut first).map(|()| first)
+        };
+        let first = self.notes_first_bytes().then(read_first).transpose()?;
         let read = self.readings().iter().map(|fields| {
-            let is_alike =
-                restored.is_some_and(|restored| value::read_alike((header, stored), restored, *fields));
-            if is_alike { Ok(None) } else { read_with(tree, header, stored, *fields).map(Some) }
+            if restored.is_some_and(|restored| value::read_alike((header, stored), restored, *fields)) {
+                return Ok(None);
+            }
+            // A rollback ends, whatever interrupts the call.
+            let notes = self.read_sides(tree, key, [Some((header, stored))], *fields, || Ok(()))?;
+            Ok(notes.and_then(|[note]| note))
         });
         let read = read.collect::<Result<_>>()?;
         Ok(Undone { first, read })
@@ -212,24 +284,31 @@ impl dyn Follower + '_ {
             let Some((header, mut value)) = restored.clone() else { return Ok(None) };
             Ok(value::resolve(tree, key, header, fields, &mut value)?.then_some(value))
         };
-        let first = undone.as_ref().map(|undone| &*undone.first);
-        self.note(key, first, read(value::INDEXED)?.as_deref());
+        if self.notes_first_bytes() {
+            let first = undone.as_ref().and_then(|undone| undone.first.as_deref());
+            self.note(key, first, read(value::INDEXED)?.as_deref());
+        }
+        let (mut before, exists) = match undone {
+            Some(undone) => (undone.read, true),
+            None => (SmallVec::new(), false),
+        };
         for (n, fields) in self.readings().iter().enumerate() {
-            let before = match &undone {
-                Some(undone) => match &undone.read[n] {
-                    Some(read) => Some(&**read),
-                    None => continue,
-                },
-                None => None,
+            let before = before.get_mut(n).and_then(Option::take);
+            if exists && before.is_none() {
+                continue;
+            }
+            if let Some((header, stored)) = &restored {
+                let length = RowReader::new(&tree, *header, stored.clone(), *fields)?.left();
+                if !self.has_room_for(key, &[length]) {
+                    return Ok(());
+                }
+            }
+            let note_of = |mut value: Vec<u8>| {
+                value.splice(..0, self.begin_note(key));
+                value
             };
-            self.note_read(n, key, before, read(*fields)?.as_deref());
+            self.note_read(n, before, read(*fields)?.map(note_of));
         }
         Ok(())
     }
-}
-
-fn read_with(tree: &Tree, header: EntryHeader, stored: &[u8], fields: FieldSet) -> Result<Vec<u8>> {
-    let mut value = stored.to_vec();
-    value::follow(tree, header, fields, &mut value)?;
-    Ok(value)
 }

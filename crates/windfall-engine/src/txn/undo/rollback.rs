@@ -230,7 +230,7 @@ fn undo_row(
         let mut stored = Vec::new();
         if let Some(header) = tree.get_into(key, &mut stored)? {
             let restored = change.restores(&stored).filter(|(header, _)| !header.is_deleted());
-            let undone = reads.read_undone(tree, (header, &stored), restored);
+            let undone = reads.read_undone(tree, key, (header, &stored), restored);
             long = Some((reads, undone));
         }
     };
@@ -261,7 +261,7 @@ fn undo_row(
         sides = follower.map(|follower| {
             let before = restored.as_ref().map(|(header, value)| (*header, &**value));
             let undone = undone.and_then(|(header, stored)| match long {
-                _ if header.is_plain() => Some(follower.read_undone(tree, (header, &stored), before)),
+                _ if header.is_plain() => Some(follower.read_undone(tree, key, (header, &stored), before)),
                 long => long.map(|(_, undone)| undone),
             });
             (follower, undone, restored)
