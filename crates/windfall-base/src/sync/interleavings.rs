@@ -302,7 +302,7 @@ fn an_interrupt_ends_the_waits_at_a_gate() {
             passer.join().unwrap();
         }
         drop(inside);
-        for gate in gates.iter() {
+        for gate in &gates {
             drop(gate.0.close());
         }
     });

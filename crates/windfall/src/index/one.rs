@@ -500,6 +500,9 @@ impl TxIndex<'_> {
     ///
     /// # Errors
     /// As [`TxIndex::get_one_for_share`].
+    ///
+    /// [`Isolation::ReadUncommitted`]: crate::Isolation::ReadUncommitted
+    /// [`Isolation::ReadCommitted`]: crate::Isolation::ReadCommitted
     pub fn get_one_for_update_semi_consistent<'b>(
         &self,
         index_key: &[u8],

@@ -63,6 +63,8 @@ impl<A: Access> Table<A> {
     /// # Errors
     /// As [`Table::get`]; `out` fails; [`Error::TableDropped`] if the table is dropped or truncated meanwhile, or
     /// [`TransactionError::ViewEnded`]. A part of the value may then have been written.
+    ///
+    /// [`Isolation::ReadUncommitted`]: crate::Isolation::ReadUncommitted
     pub fn read_stream(&self, key: &[u8], out: &mut dyn io::Write) -> Result<Option<u64>> {
         self.engine.check_open()?;
         match self.scope()? {
