@@ -31,7 +31,7 @@ const PACKAGES: [&str; 5] =
 /// Fixed seeds for the suites that draw other cases in each run. They do not determine when a process is killed, or
 /// which thread comes first. And fewer cases than in `make test`: they must be enough to find the bugs.
 const SETTINGS: [(&str, &str); 3] =
-    [("KILL_SEED", "1"), ("CONCURRENT_SEED", "1"), ("WINDFALL_ISOLATION_SEEDS", "10")];
+    [("KILL_SEED", "1"), ("CONCURRENT_SEED", "1"), ("WINDFALL_ISOLATION_SEEDS", "4")];
 
 /// Longer than the slowest suite takes concurrently with other tests: a suite that does not end has failed, too.
 const TIME_LIMIT: Duration = Duration::from_mins(15);
