@@ -379,8 +379,6 @@ impl Cursor {
             (Move::Prev, Some(_)) => Move::To(Seek::Last),
             (to, _) => to,
         };
-        // Not the entry that was read ahead: the gap beyond one that came since would be locked, too.
-        let mut reached = Reached::Nothing;
         copy_into(entries.key(), here);
         let to = match to {
             Move::To(seek) => seek,
@@ -391,6 +389,8 @@ impl Cursor {
         };
         let _call = table.enter()?;
         tree.space().check_live()?;
+        // Not up to the entry that was read ahead: the gap beyond one that came since would be locked, too.
+        let mut reached = Reached::Nothing;
         loop {
             if reached != Reached::Nothing {
                 let there = match reached {

@@ -1,4 +1,4 @@
-//! The isolation level of a transaction, as lists show it.
+//! The isolation level of a transaction.
 //!
 //! **Purpose.** The names of the levels, and what a plain read does at each. What else they mean for reads and locks is
 //! decided by the calls, above.
