@@ -57,16 +57,23 @@ fn in_batches<'a>(mut take: impl FnMut(usize) -> Result<usize> + 'a) -> Calls<'a
     })
 }
 
+/// Begins again at the end of a scan. The seek reads the first row.
+fn or_first(taken: usize, seek: impl FnOnce() -> windfall::Result<bool>) -> Result<usize> {
+    if taken > 0 {
+        Ok(taken)
+    } else if seek()? {
+        Ok(1)
+    } else {
+        Err(lost())
+    }
+}
+
 pub(super) fn rows(caller: &Caller) -> Result<Calls<'_>> {
     let (mut cursor, mut batch) = (caller.table.cursor()?, Batch::default());
     Ok(in_batches(move |most| {
         let taken = cursor.next_batch_of(&mut batch, most)?;
-        if taken > 0 {
-            black_box(batch.iter().last());
-            return Ok(taken);
-        }
-        // The seek reads the first row.
-        if cursor.seek(Seek::First)? { Ok(1) } else { Err(lost()) }
+        black_box(batch.iter().last());
+        or_first(taken, || cursor.seek(Seek::First))
     }))
 }
 
@@ -74,11 +81,8 @@ pub(super) fn entries(caller: &Caller) -> Result<Calls<'_>> {
     let (mut cursor, mut batch) = (caller.table.index("column_0")?.key_cursor()?, IndexBatch::default());
     Ok(in_batches(move |most| {
         let taken = cursor.next_batch_of(&mut batch, most)?;
-        if taken > 0 {
-            black_box(batch.iter().last());
-            return Ok(taken);
-        }
-        if cursor.seek(Seek::First)? { Ok(1) } else { Err(lost()) }
+        black_box(batch.iter().last());
+        or_first(taken, || cursor.seek(Seek::First))
     }))
 }
 
